@@ -1,0 +1,81 @@
+"""The compiled kernels: the only code that imports numba, and it imports no other module of ours.
+
+Numba's on-disk cache misses edits in other files, so the kernels' cache directory carries a hash
+of all of them. It lies beside the code; where that is not writable, in the user's cache directory;
+where that fails too, in a fresh temporary directory, so that every process compiles anew (a
+predictable shared directory would let others plant code).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import warnings
+from pathlib import Path
+
+import numba
+
+_HERE = Path(__file__).parent
+
+
+def _source_hash() -> str:
+    digest = hashlib.sha256()
+    for path in sorted(_HERE.glob("*.py")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _writable(directory: Path) -> bool:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            return True
+    except OSError:
+        return False
+
+
+def _cache_dir() -> str:
+    name = f"dlb_gym_{_source_hash()}"
+    candidates = [_HERE / "__pycache__" / name]
+    if chosen := os.environ.get("NUMBA_CACHE_DIR"):
+        candidates.insert(0, Path(chosen) / name)
+    if home := os.environ.get("XDG_CACHE_HOME") or os.environ.get("HOME"):
+        candidates.append(Path(home) / ".cache" / name)
+    for candidate in candidates:
+        if _writable(candidate):
+            return str(candidate)
+    warnings.warn(
+        "dlb_gym found no writable place for its compiled kernels and compiles them in every "
+        "process; set NUMBA_CACHE_DIR to a writable directory to avoid that",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return tempfile.mkdtemp(prefix="dlb_gym_")
+
+
+# A function's cache location is fixed when it is decorated: the setting holds for our imports only.
+_previous = numba.config.CACHE_DIR
+numba.config.CACHE_DIR = _cache_dir()
+try:
+    from dlb_gym.engine.advance import FULL_LOG, FULL_POOL, FULL_WIRE, READY, advance
+    from dlb_gym.engine.layout import Arrivals, Orders, Params, State
+    from dlb_gym.engine.memory import Sizes, allocate, clear_row, hold_empty_reports
+finally:
+    numba.config.CACHE_DIR = _previous
+
+__all__ = [
+    "FULL_LOG",
+    "FULL_POOL",
+    "FULL_WIRE",
+    "READY",
+    "Arrivals",
+    "Orders",
+    "Params",
+    "Sizes",
+    "State",
+    "advance",
+    "allocate",
+    "clear_row",
+    "hold_empty_reports",
+]

@@ -1,0 +1,40 @@
+"""Arrays without reference counts.
+
+Numba counts references to an array whenever a variable or an argument binds it; with atomic
+operations that costs more than the kernels' own work. The caller of a kernel keeps its arrays
+alive, so the kernel may work on borrowed copies of their headers, which own nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import config
+from numba.core.cgutils import get_null_value
+from numba.extending import intrinsic
+
+
+def _borrowed_plainly(arrays: Any) -> Any:
+    return arrays
+
+
+@intrinsic
+def _borrowed_natively(_typing_context: Any, arrays: Any) -> Any:
+    """A named tuple of arrays with every owner set to null."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        tuple_type = signature.args[0]
+        headers = []
+        for index, array_type in enumerate(tuple_type.types):
+            header = builder.extract_value(arguments[0], index)
+            array = context.make_array(array_type)(context, builder, header)
+            array.meminfo = get_null_value(array.meminfo.type)
+            array.parent = get_null_value(array.parent.type)
+            headers.append(array._getvalue())
+        return context.make_tuple(builder, tuple_type, headers)
+
+    return arrays(arrays), generate
+
+
+# With NUMBA_DISABLE_JIT the kernels are plain functions, and Python counts as it always does.
+borrowed = _borrowed_plainly if config.DISABLE_JIT else _borrowed_natively

@@ -1,0 +1,268 @@
+"""Phase two of an interval: each cell runs alone to its end.
+
+With FIFO stages a request's completion is known when its server is chosen (Kiefer and Wolfowitz):
+prefill starts at max(leaf time, engine free), decode at max(prefill end, earliest free slot).
+Completions wait in a heap for their instant; a server's prefill ends are settled when it is looked
+at. Order at one instant: change of servers, completions, arrivals, probe.
+"""
+
+from __future__ import annotations
+
+import math
+
+from dlb_gym.engine.compile import part
+
+from dlb_gym.engine.heap import pop, pop_wire, push
+from dlb_gym.engine.layout import (
+    ANSWER_HEAD,
+    ANSWER_S,
+    ANSWER_TAIL,
+    CELL_REJECTED,
+    DECODE_S_PER_TOKEN,
+    DONE_S,
+    DONE_SIZE,
+    ERROR_RATE,
+    ERROR_TIME_S,
+    FIRST_TOKEN_S,
+    LIVE,
+    NEXT,
+    NEXT_CHANGE,
+    NEXT_PROBE,
+    NONE,
+    OUTPUT_TOKENS,
+    PREFILL_HEAD,
+    PREFILL_S_PER_TOKEN,
+    PREFILL_TAIL,
+    PROBE_RECEIVED,
+    PROBE_RIF,
+    PROBE_SERVERS,
+    PROMPT_TOKENS,
+    RECEIVED,
+    REJECTED,
+    RIF,
+    ROOT,
+    SERVER,
+    TOKENS,
+    U_LEAF,
+    UNFINISHED,
+    WIRE_SIZE,
+    FloatArray,
+    IntArray,
+)
+
+# Memory of a leaf's error rate, s (theory.md section 6; the paper gives none).
+ERROR_MEMORY_S = 5.0
+
+
+@part
+def _settle_prefills(
+    now_s: float, s: int, server: IntArray, request: FloatArray, link: IntArray
+) -> None:
+    """Prompt tokens leave the count at the end of prefill."""
+    head = server[s, PREFILL_HEAD]
+    while head != NONE and request[head, FIRST_TOKEN_S] <= now_s:
+        server[s, TOKENS] -= int(request[head, PROMPT_TOKENS])
+        head = link[head, NEXT]
+    server[s, PREFILL_HEAD] = head
+
+
+@part
+def _note_outcome(now_s: float, error: float, c: int, cell_time: FloatArray) -> None:
+    """Exponential mean of errors: e += (1 - exp(-dt / 5 s)) (error - e)."""
+    rate = cell_time[c, ERROR_RATE]
+    if rate != error:
+        elapsed_s = now_s - cell_time[c, ERROR_TIME_S]
+        cell_time[c, ERROR_RATE] = rate + (1.0 - math.exp(-elapsed_s / ERROR_MEMORY_S)) * (
+            error - rate
+        )
+    cell_time[c, ERROR_TIME_S] = now_s
+
+
+@part
+def _answer(c: int, now_s: float, slot: int, tau_s: FloatArray, arc: IntArray,
+            request: FloatArray, link: IntArray) -> None:
+    """Puts a response on the way back; on an arc responses keep their order."""
+    i = link[slot, ROOT]
+    request[slot, ANSWER_S] = now_s + tau_s[i, c]
+    link[slot, NEXT] = NONE
+    tail = arc[i, c, ANSWER_TAIL]
+    if tail == NONE:
+        arc[i, c, ANSWER_HEAD] = slot
+    else:
+        link[tail, NEXT] = slot
+    arc[i, c, ANSWER_TAIL] = slot
+
+
+@part
+def _complete(
+    until_s: float,
+    c: int,
+    tau_s: FloatArray,
+    arc: IntArray,
+    cell: IntArray,
+    cell_time: FloatArray,
+    server: IntArray,
+    done_time: FloatArray,
+    done_id: IntArray,
+    request: FloatArray,
+    link: IntArray,
+) -> None:
+    """Completions up to and including `until_s`."""
+    size = cell[c, DONE_SIZE]
+    while size > 0 and done_time[0] <= until_s:
+        now_s = done_time[0]
+        slot = pop(done_time, done_id, size)
+        size -= 1
+        s = link[slot, SERVER]
+        _settle_prefills(now_s, s, server, request, link)
+        server[s, TOKENS] -= int(request[slot, OUTPUT_TOKENS])
+        server[s, UNFINISHED] -= 1
+        _note_outcome(now_s, 0.0, c, cell_time)
+        _answer(c, now_s, slot, tau_s, arc, request, link)
+        cell[c, RIF] -= 1
+    cell[c, DONE_SIZE] = size
+
+
+@part
+def _choose_server(
+    now_s: float, u: float, live: int, server: IntArray, request: FloatArray, link: IntArray
+) -> int:
+    """Power of two choices on unfinished tokens; a tie goes to the first drawn."""
+    scaled = u * live
+    first = int(scaled)
+    if live == 1:
+        return first
+    second = int((scaled - first) * (live - 1))
+    if second >= first:
+        second += 1
+    _settle_prefills(now_s, first, server, request, link)
+    _settle_prefills(now_s, second, server, request, link)
+    return second if server[second, TOKENS] < server[first, TOKENS] else first
+
+
+@part
+def _place(
+    now_s: float,
+    c: int,
+    slot: int,
+    slots: int,
+    queue_limit: int,
+    tau_s: FloatArray,
+    service: FloatArray,
+    row: IntArray,
+    arc: IntArray,
+    cell: IntArray,
+    cell_time: FloatArray,
+    server: IntArray,
+    server_free: FloatArray,
+    done_time: FloatArray,
+    done_id: IntArray,
+    request: FloatArray,
+    link: IntArray,
+) -> None:
+    """Gives a request that reached the leaf to a server, or fails it if that server is full."""
+    arc[link[slot, ROOT], c, RECEIVED] += 1
+    s = _choose_server(now_s, request[slot, U_LEAF], cell[c, LIVE], server, request, link)
+    if server[s, UNFINISHED] >= queue_limit:
+        row[REJECTED] += 1
+        cell[c, CELL_REJECTED] += 1
+        link[slot, SERVER] = NONE
+        request[slot, DONE_S] = now_s
+        request[slot, FIRST_TOKEN_S] = now_s
+        _note_outcome(now_s, 1.0, c, cell_time)
+        _answer(c, now_s, slot, tau_s, arc, request, link)
+        return
+    prompt = request[slot, PROMPT_TOKENS]
+    output = request[slot, OUTPUT_TOKENS]
+    first_token_s = max(now_s, server_free[s, 0]) + prompt * service[c, PREFILL_S_PER_TOKEN]
+    server_free[s, 0] = first_token_s
+    earliest = 1
+    for k in range(2, 1 + slots):
+        if server_free[s, k] < server_free[s, earliest]:
+            earliest = k
+    done_s = max(first_token_s, server_free[s, earliest]) + output * service[c, DECODE_S_PER_TOKEN]
+    server_free[s, earliest] = done_s
+    request[slot, FIRST_TOKEN_S] = first_token_s
+    request[slot, DONE_S] = done_s
+    link[slot, SERVER] = s
+    if server[s, PREFILL_HEAD] == NONE:
+        server[s, PREFILL_HEAD] = slot
+    else:
+        link[server[s, PREFILL_TAIL], NEXT] = slot
+    server[s, PREFILL_TAIL] = slot
+    server[s, UNFINISHED] += 1
+    server[s, TOKENS] += int(prompt + output)
+    push(done_time, done_id, cell[c, DONE_SIZE], done_s, slot)
+    cell[c, DONE_SIZE] += 1
+    cell[c, RIF] += 1
+
+
+@part
+def _emit(
+    c: int,
+    num_roots: int,
+    arc: IntArray,
+    cell: IntArray,
+    cell_time: FloatArray,
+    probe: IntArray,
+    probe_error_rate: FloatArray,
+) -> None:
+    """Writes the cell's report into the ring of its latest ones."""
+    k = cell[c, NEXT_PROBE] % len(probe_error_rate)
+    probe[k, PROBE_RIF] = cell[c, RIF]
+    probe[k, PROBE_SERVERS] = cell[c, LIVE]
+    probe_error_rate[k] = cell_time[c, ERROR_RATE]
+    for i in range(num_roots):
+        probe[k, PROBE_RECEIVED + i] = arc[i, c, RECEIVED]
+    cell[c, NEXT_PROBE] += 1
+
+
+@part
+def run_cell(
+    c: int,
+    end_s: float,
+    num_roots: int,
+    slots: int,
+    queue_limit: int,
+    probe_interval_s: float,
+    tau_s: FloatArray,
+    service: FloatArray,
+    change_s: FloatArray,
+    change_live: IntArray,
+    row: IntArray,
+    arc: IntArray,
+    cell: IntArray,
+    cell_time: FloatArray,
+    server: IntArray,
+    server_free: FloatArray,
+    wire_time: FloatArray,
+    wire_id: IntArray,
+    done_time: FloatArray,
+    done_id: IntArray,
+    probe: IntArray,
+    probe_error_rate: FloatArray,
+    request: FloatArray,
+    link: IntArray,
+) -> None:
+    """Runs cell c to `end_s`; arrays are one row's, those from `server` to `probe` the cell's."""
+    while True:
+        arrival_s = wire_time[0] if cell[c, WIRE_SIZE] > 0 else math.inf
+        probe_s = cell[c, NEXT_PROBE] * probe_interval_s
+        next_change_s = change_s[cell[c, NEXT_CHANGE]]
+        if next_change_s <= min(arrival_s, probe_s, end_s):
+            cell[c, LIVE] = change_live[cell[c, NEXT_CHANGE]]
+            cell[c, NEXT_CHANGE] += 1
+        elif arrival_s <= min(probe_s, end_s):
+            _complete(arrival_s, c, tau_s, arc, cell, cell_time, server, done_time, done_id,
+                      request, link)
+            slot = pop_wire(wire_time, wire_id, cell[c, WIRE_SIZE], link)
+            cell[c, WIRE_SIZE] -= 1
+            _place(arrival_s, c, slot, slots, queue_limit, tau_s, service, row, arc, cell,
+                   cell_time, server, server_free, done_time, done_id, request, link)
+        elif probe_s <= end_s:
+            _complete(probe_s, c, tau_s, arc, cell, cell_time, server, done_time, done_id,
+                      request, link)
+            _emit(c, num_roots, arc, cell, cell_time, probe, probe_error_rate)
+        else:
+            break
+    _complete(end_s, c, tau_s, arc, cell, cell_time, server, done_time, done_id, request, link)

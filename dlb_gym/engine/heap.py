@@ -1,0 +1,94 @@
+"""Binary min-heaps of (time, request id) in the first `size` entries of two arrays."""
+
+from __future__ import annotations
+
+from dlb_gym.engine.compile import part
+
+from dlb_gym.engine.layout import ROOT, SEND_NUMBER, FloatArray, IntArray
+
+
+@part
+def push(times: FloatArray, ids: IntArray, size: int, time: float, request: int) -> None:
+    """Adds an entry ordered by time alone."""
+    hole = size
+    while hole > 0:
+        parent = (hole - 1) >> 1
+        if times[parent] <= time:
+            break
+        times[hole] = times[parent]
+        ids[hole] = ids[parent]
+        hole = parent
+    times[hole] = time
+    ids[hole] = request
+
+
+@part
+def pop(times: FloatArray, ids: IntArray, size: int) -> int:
+    """Removes and returns the id of the earliest entry of a heap ordered by time alone."""
+    top = ids[0]
+    last = size - 1
+    time, request = times[last], ids[last]
+    hole = 0
+    child = 1
+    while child < last:
+        if child + 1 < last and times[child + 1] < times[child]:
+            child += 1
+        if time <= times[child]:
+            break
+        times[hole] = times[child]
+        ids[hole] = ids[child]
+        hole = child
+        child = 2 * hole + 1
+    times[hole] = time
+    ids[hole] = request
+    return top
+
+
+@part
+def _before(a_time: float, a: int, b_time: float, b: int, link: IntArray) -> bool:
+    """Order on the wire: leaf time, then root, then send number."""
+    if a_time != b_time:
+        return a_time < b_time
+    if link[a, ROOT] != link[b, ROOT]:
+        return link[a, ROOT] < link[b, ROOT]
+    return link[a, SEND_NUMBER] < link[b, SEND_NUMBER]
+
+
+@part
+def push_wire(
+    times: FloatArray, ids: IntArray, size: int, time: float, request: int, link: IntArray
+) -> None:
+    """Adds a message, ordered by leaf time, root and send number."""
+    hole = size
+    while hole > 0:
+        parent = (hole - 1) >> 1
+        if not _before(time, request, times[parent], ids[parent], link):
+            break
+        times[hole] = times[parent]
+        ids[hole] = ids[parent]
+        hole = parent
+    times[hole] = time
+    ids[hole] = request
+
+
+@part
+def pop_wire(times: FloatArray, ids: IntArray, size: int, link: IntArray) -> int:
+    """Removes and returns the id of the message that reaches its leaf first."""
+    top = ids[0]
+    last = size - 1
+    time, request = times[last], ids[last]
+    hole = 0
+    child = 1
+    while child < last:
+        right = child + 1
+        if right < last and _before(times[right], ids[right], times[child], ids[child], link):
+            child = right
+        if not _before(times[child], ids[child], time, request, link):
+            break
+        times[hole] = times[child]
+        ids[hole] = ids[child]
+        hole = child
+        child = 2 * hole + 1
+    times[hole] = time
+    ids[hole] = request
+    return top

@@ -1,0 +1,132 @@
+"""Allocation, clearing and growth of the engine's arrays."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlb_gym.engine import layout
+from dlb_gym.engine.layout import NONE, Arrivals, Orders, Params, State
+
+Tuple = TypeVar("Tuple", Params, Arrivals, State)
+
+
+class Sizes(NamedTuple):
+    """Lengths of the axes: see `layout`. `arrivals` is the capacity of a root's drawn requests."""
+
+    replications: int
+    roots: int
+    cells: int
+    servers: int
+    slots: int
+    queue: int
+    changes: int
+    probes: int
+    pool: int
+    wire: int
+    log: int
+    arrivals: int
+
+
+def allocate(sizes: Sizes) -> tuple[Params, State, Arrivals, Orders]:
+    """Zeroed arrays of the given sizes; `clear_row` makes a row ready."""
+    n, roots, cells, servers = sizes[:4]
+
+    def ints(*shape: int) -> NDArray[np.int64]:
+        return np.zeros((n, *shape), dtype=np.int64)
+
+    def floats(*shape: int) -> NDArray[np.float64]:
+        return np.zeros((n, *shape), dtype=np.float64)
+
+    params = Params(
+        shape=ints(5),
+        clock=floats(7),
+        tau_s=floats(roots, cells),
+        service=floats(cells, 2),
+        own_cell=ints(roots),
+        change_s=floats(cells, sizes.changes),
+        change_live=ints(cells, sizes.changes),
+    )
+    done = servers * sizes.queue
+    state = State(
+        step=ints(),
+        row=ints(layout.ROW_COLUMNS),
+        row_time=floats(layout.ROW_TIME_COLUMNS),
+        arrival_load=floats(roots),
+        arc=ints(roots, cells, layout.ARC_COLUMNS),
+        credit=floats(roots, cells),
+        cell=ints(cells, layout.CELL_COLUMNS),
+        cell_time=floats(cells, layout.CELL_TIME_COLUMNS),
+        server=ints(cells, servers, layout.SERVER_COLUMNS),
+        server_free=floats(cells, servers, 1 + sizes.slots),
+        wire_time=floats(cells, sizes.wire),
+        wire_id=ints(cells, sizes.wire),
+        done_time=floats(cells, done),
+        done_id=ints(cells, done),
+        probe=ints(cells, sizes.probes, layout.PROBE_RECEIVED + roots),
+        probe_error_rate=floats(cells, sizes.probes),
+        held=ints(roots, cells, 3),
+        held_time=floats(roots, cells, 2),
+        request=floats(sizes.pool, layout.REQUEST_COLUMNS),
+        link=ints(sizes.pool, layout.LINK_COLUMNS),
+        free=ints(sizes.pool),
+        histogram=ints(2, layout.HISTOGRAM_BINS),
+        log=floats(sizes.log, layout.LOG_COLUMNS),
+    )
+    arrivals = Arrivals(
+        requests=floats(roots, sizes.arrivals, layout.ARRIVAL_COLUMNS),
+        count=ints(roots),
+        next=ints(roots),
+    )
+    orders = Orders(mode=ints(), base=floats(roots, cells), slope=floats(roots, cells))
+    return params, state, arrivals, orders
+
+
+def clear_row(r: int, state: State, arrivals: Arrivals) -> None:
+    """Empties row r: no request anywhere, clock 0, no probe held."""
+    for array in state:
+        array[r] = 0
+    state.arc[r, ..., layout.ANSWER_HEAD] = NONE
+    state.arc[r, ..., layout.ANSWER_TAIL] = NONE
+    state.server[r, ..., layout.PREFILL_HEAD] = NONE
+    state.server[r, ..., layout.PREFILL_TAIL] = NONE
+    pool = state.free.shape[1]
+    state.free[r] = np.arange(pool)[::-1]
+    state.row[r, layout.FREE] = pool
+    arrivals.count[r] = 0
+    arrivals.next[r] = 0
+
+
+def hold_empty_reports(r: int, params: Params, state: State) -> None:
+    """Until the first probe, a root holds the report of an empty cell emitted at clock 0."""
+    arcs = ~np.isnan(params.tau_s[r])
+    state.held[r, ..., layout.HELD_SERVERS] = np.where(arcs, params.change_live[r, :, 0], 0)
+
+
+def enlarged(array: NDArray[np.generic], axis: int, length: int) -> NDArray[np.generic]:
+    """A copy with one axis lengthened, new entries zero."""
+    shape = list(array.shape)
+    shape[axis] = length
+    larger = np.zeros(shape, dtype=array.dtype)
+    larger[tuple(slice(0, size) for size in array.shape)] = array
+    return larger
+
+
+def enlarge_fields(arrays: Tuple, axis: int, length: int, *fields: str) -> Tuple:
+    """The tuple with the named arrays lengthened along an axis."""
+    changes = {field: enlarged(getattr(arrays, field), axis, length) for field in fields}
+    return arrays._replace(**changes)
+
+
+def enlarge_pool(state: State, length: int) -> State:
+    """More requests in the system; the new ids are put on every row's stack of free ones."""
+    old = state.free.shape[1]
+    state = enlarge_fields(state, 1, length, "request", "link", "free")
+    new_ids = np.arange(old, length)
+    for r in range(len(state.step)):
+        free = state.row[r, layout.FREE]
+        state.free[r, free : free + length - old] = new_ids
+        state.row[r, layout.FREE] += length - old
+    return state
