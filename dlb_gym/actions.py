@@ -1,0 +1,69 @@
+"""From an action to a routing matrix.
+
+- weights, in [0, 1]: x_ij = a_ij / sum over the arcs of root i; an all-zero row means uniform.
+- logits, in [-1, 1]: x_ij = e^(8 a_ij) / sum over the arcs. The factor lets one of six cells take
+  99.9 % of a row; without it no cell of six could take more than 60 %.
+
+Values outside the range count as the nearest bound. A root without arcs (padding) gets zeros.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from dlb_gym.reductions import ordered_sum
+
+Encoding = Literal["weights", "logits"]
+ENCODINGS: tuple[Encoding, ...] = ("weights", "logits")
+LOGIT_SCALE = 8.0
+
+_LOW = {"weights": 0.0, "logits": -1.0}
+
+
+def action_space(encoding: Encoding, num_roots: int, num_cells: int) -> gym.spaces.Box:
+    """Box (roots, cells), float32.
+
+    Raises:
+        ValueError: The encoding is unknown.
+    """
+    if encoding not in ENCODINGS:
+        raise ValueError(f"action = {encoding!r} is unknown; choose one of {', '.join(ENCODINGS)}")
+    return gym.spaces.Box(_LOW[encoding], 1.0, (num_roots, num_cells), np.float32)
+
+
+def to_routing(
+    action: NDArray[np.floating], encoding: Encoding, admissible: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Routing matrices (n, R, C) of actions (n, R, C).
+
+    Raises:
+        ValueError: The shape is wrong, or a value is NaN or infinite.
+    """
+    values = np.asarray(action, dtype=np.float64)
+    if values.shape != admissible.shape:
+        raise ValueError(
+            f"action has shape {values.shape}; it must be {admissible.shape}: one number for every "
+            "(replication, root, cell)"
+        )
+    finite = np.isfinite(values)
+    if not finite.all():
+        r, i, j = (int(index) for index in np.argwhere(~finite)[0])
+        raise ValueError(
+            f"action of replication {r}, root {i}, cell {j} is {values[r, i, j]}; "
+            "every entry must be a finite number"
+        )
+    values = np.clip(values, _LOW[encoding], 1.0)
+    if encoding == "logits":
+        masked = np.where(admissible, values, -np.inf)
+        largest = np.where(admissible, values, -1.0).max(axis=-1, keepdims=True)
+        weights = np.exp(LOGIT_SCALE * (masked - largest))
+    else:
+        weights = np.where(admissible, values, 0.0)
+        empty = ~(weights > 0.0).any(axis=-1, keepdims=True)
+        weights = np.where(empty, admissible, weights)
+    total = ordered_sum(weights, keepdims=True)
+    return weights / np.where(total > 0.0, total, 1.0)

@@ -1,0 +1,148 @@
+"""Latency curves measured offline: the `oracle` latency model.
+
+A server design under a token mix has a curve for every share w of prefill in its zero-load time;
+in units of the zero-load time S = E[P] t_p + E[D] t_d nothing else about a cell matters but its
+number of servers, whose influence at equal requests per server is small (power of two choices).
+One cell of `SERVERS` servers is run at loads from light to overloaded for shares on a grid; at each
+load the mean RIF per server n and the latency n / throughput (Little's law, as the paper's 3.3
+reads its model) give a point, and the constrained softplus of theory.md section 5 is fitted to
+them in relative error. A cell's parameters are interpolated between the two shares around its own.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlb_gym import engine
+from dlb_gym.engine import layout
+from dlb_gym.latency_model import RHO_MAX, LatencyModel
+from dlb_gym.rates import mean_tokens, zero_load_times_s
+from dlb_gym.scenario import Scenario, ServerDesign, Tokens, Trace
+from dlb_gym.tokens import token_source
+
+FloatArray = NDArray[np.float64]
+
+SERVERS = 10
+LOADS = (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0, 1.1, 1.3)
+WINDOW = 20.0  # zero-load times; the first window warms up, the others are measured
+WINDOWS = 5
+PREFILL_LOGITS = np.linspace(-5.0, 5.0, 17)  # grid of log(w / (1 - w))
+SEED = 20_260_101
+
+
+def latency_parameters(scenario: Scenario) -> FloatArray:
+    """The cells' latency model, per server: alpha (s), beta (s), knee and smoothing (requests).
+
+    Returns:
+        Shape (cells, 4).
+    """
+    zero_load_s = zero_load_times_s(scenario)
+    prompt_tokens, _ = mean_tokens(scenario)
+    prefill_s = prompt_tokens * np.array([cell.prefill_s_per_token for cell in scenario.cells])
+    rows = []
+    for share, unit_s in zip(prefill_s / zero_load_s, zero_load_s, strict=True):
+        alpha, beta, knee, smoothing = _interpolated(scenario, float(share))
+        rows.append((alpha * unit_s, beta * unit_s, knee, smoothing))
+    return np.array(rows)
+
+
+def _interpolated(scenario: Scenario, share: float) -> FloatArray:
+    """Parameters at a prefill share, linear in their logarithms over the share's logit."""
+    tiny = 1e-9
+    logit = math.log((share + tiny) / (1.0 - share + tiny))
+    position = np.interp(logit, PREFILL_LOGITS, np.arange(len(PREFILL_LOGITS)))
+    low = min(int(position), len(PREFILL_LOGITS) - 2)
+    weight = float(position) - low
+    key = (scenario.tokens, scenario.server, scenario.demand.trace)
+    ends = [np.log(_fitted(low + offset, *key)) for offset in (0, 1)]
+    return np.asarray(np.exp((1.0 - weight) * ends[0] + weight * ends[1]))
+
+
+@lru_cache(maxsize=256)
+def _fitted(
+    grid_index: int, tokens: Tokens, design: ServerDesign, trace: Trace | None
+) -> tuple[float, ...]:
+    """Softplus parameters at one grid share, zero-load time 1."""
+    from scipy.optimize import least_squares  # slow to import, and needed only here
+
+    share = 1.0 / (1.0 + math.exp(-PREFILL_LOGITS[grid_index]))
+    n, latency = measure(share, tokens, design, trace)
+
+    def model(p: FloatArray) -> LatencyModel:
+        alpha, beta = np.exp(p[0]), np.exp(p[1])
+        knee = RHO_MAX / (1.0 + np.exp(-p[2])) * alpha / beta
+        return LatencyModel(alpha, beta, knee, np.exp(p[3]) * knee)
+
+    def residuals(p: FloatArray) -> FloatArray:
+        return np.asarray(np.log(model(p).at(n).latency / latency))
+
+    slope = (latency[-1] - latency[0]) / (n[-1] - n[0])
+    start = np.array([math.log(latency[0]), math.log(slope), 1.0, math.log(0.3)])
+    fit = model(least_squares(residuals, start, method="trf").x)
+    return float(fit.alpha), float(fit.beta), float(fit.knee), float(fit.smoothing)
+
+
+def measure(
+    share: float, tokens: Tokens, design: ServerDesign, trace: Trace | None
+) -> tuple[FloatArray, FloatArray]:
+    """Mean RIF per server and latency of a cell of zero-load time 1, at each of `LOADS`.
+
+    Args:
+        share: Part of the zero-load time that is prefill.
+        tokens: Token mix, unless there is a trace.
+        design: The servers.
+        trace: Recorded token mix.
+    """
+    params, state, arrivals, orders = _one_cell_rows(share, tokens, design, trace)
+    in_system_s = np.zeros(len(LOADS))
+    answered = np.zeros(len(LOADS))
+    for window in range(WINDOWS):
+        before = state.row[:, layout.ANSWERED].copy()
+        target = np.full(len(LOADS), window + 1, dtype=np.int64)
+        status, row = engine.advance(params, state, arrivals, orders, target)
+        if status != engine.READY:
+            raise RuntimeError(f"calibration row {row} ran out of buffer {status}; report this")
+        if window > 0:
+            in_system_s += state.row_time[:, layout.IN_SYSTEM_S]
+            answered += state.row[:, layout.ANSWERED] - before
+    return in_system_s / (SERVERS * WINDOW * (WINDOWS - 1)), in_system_s / answered
+
+
+def _one_cell_rows(
+    share: float, tokens: Tokens, design: ServerDesign, trace: Trace | None
+) -> tuple[engine.Params, engine.State, engine.Arrivals, engine.Orders]:
+    """One row a load: a root, a cell, no network; the same requests, closer together."""
+    rng = np.random.default_rng(SEED)
+    slots = design.decode_slots
+    rate = SERVERS / max(share, (1.0 - share) / slots)
+    count = math.ceil(1.1 * LOADS[-1] * rate * WINDOW * WINDOWS)
+    spacing = rng.standard_exponential(count)
+    prompt, output = token_source(tokens, trace).draw(rng, count)
+    pool = min(count, SERVERS * design.queue_limit + math.ceil(LOADS[-1] * rate * WINDOW * 1.5))
+    sizes = engine.Sizes(
+        replications=len(LOADS), roots=1, cells=1, servers=SERVERS, slots=slots,
+        queue=design.queue_limit, changes=2, probes=2, pool=pool, wire=pool, log=0,
+        arrivals=count,
+    )  # fmt: skip
+    params, state, arrivals, orders = engine.allocate(sizes)
+    params.shape[:] = 1, 1, slots, design.queue_limit, 0
+    never_s = 1e18
+    params.clock[:] = WINDOW, never_s, 0.0, 0.0, 0.0, never_s, 0.0
+    params.service[..., layout.PREFILL_S_PER_TOKEN] = share / float(np.mean(prompt))
+    params.service[..., layout.DECODE_S_PER_TOKEN] = (1.0 - share) / float(np.mean(output))
+    params.change_s[..., 1] = math.inf
+    params.change_live[..., 0] = SERVERS
+    orders.base[:] = 1.0
+    for r, load in enumerate(LOADS):
+        engine.clear_row(r, state, arrivals)
+        engine.hold_empty_reports(r, params, state)
+        arrivals.requests[r, 0, :, layout.ARRIVAL_S] = np.cumsum(spacing) / (load * rate)
+        arrivals.requests[r, 0, :, layout.PROMPT_TOKENS] = prompt
+        arrivals.requests[r, 0, :, layout.OUTPUT_TOKENS] = output
+        arrivals.requests[r, 0, :, layout.U_LEAF] = rng.random(count)
+        arrivals.count[r, 0] = count
+    return params, state, arrivals, orders

@@ -1,0 +1,295 @@
+"""Gymnasium faces of the task: one replication, or a native batch. They only rename."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from dlb_gym.actions import Encoding, action_space, to_routing
+from dlb_gym.episodes import episode_source
+from dlb_gym.policy import TaskSpec
+from dlb_gym.scenario_source import ScenarioSource
+from dlb_gym.task import Task
+
+Array = NDArray[Any]
+
+
+class DLBEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
+    """Routing of requests between the cells of a geo-distributed serving fleet.
+
+    ## Description
+    Every cell has a root router, where requests arrive, and inference servers. Root i sends each of
+    its requests to a cell j drawn from its routing vector; the request travels tau_ij, is served,
+    and its answer travels back. A root knows another cell only by probes that are tau_ij old.
+    The system, its defaults and its tie rules are in docs/design.md.
+
+    ## Action Space
+    `Box` of shape (roots, cells), one row a root, held for `control_interval_s`:
+
+    - `action="weights"`: [0, 1]; a row, masked and normalised, is the routing vector.
+    - `action="logits"`: [-1, 1]; masked softmax of 8 x the row. The one to train with.
+
+    NaN, infinity or a wrong shape is a ValueError; other values count as the nearest bound.
+
+    ## Observation Space
+    `Box` of shape (roots * cells * fields,), float32. `env.unwrapped.task_spec.observation.decode`
+    gives named arrays (roots, cells); the fields are listed in docs/environment.md and
+    `dlb_gym.observation.FIELDS`.
+
+    ## Rewards
+    Minus the mean number of requests in the system over the interval, divided by the mean arrival
+    rate, in zero-load times: its mean is minus the mean latency. Each error costs `error_penalty`
+    of the scenario. `info["reward_terms"]` holds the parts.
+
+    ## Starting State
+    The fleet has served `warmup_s` of requests under a split proportional to capacity. The seed and
+    the number of the episode since then determine all randomness.
+
+    ## Episode End
+    `terminated` is always False; `truncated` is True at the end of the horizon or, if earlier,
+    after `max_episode_steps`. `info["metrics"]` then holds latency quantiles, errors, utilisation.
+
+    ## Arguments
+    All are JSON values, so that `spec.to_json()` works.
+
+    - `scenario`: name, path of a TOML file, or dictionary; default "global_six".
+    - `family`: name of a scenario family ("appendix_b"), instead: every episode a new scenario.
+    - `changes`: dotted overrides, such as {"demand.utilisation": 0.9, "control_interval_s": 0.02}.
+    - `trace`, `rtt_csv`: files with real requests and round trips.
+    - `action`, `reward` (name or "module:function"), `max_episode_steps`.
+    - `max_cells`: pad roots and cells to this many, so that one model fits several scenarios.
+
+    ## Version History
+    - v0: first version.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - Gymnasium's own declaration
+
+    def __init__(
+        self,
+        scenario: ScenarioSource | None = None,
+        family: str | None = None,
+        changes: Mapping[str, Any] | None = None,
+        trace: str | Path | None = None,
+        rtt_csv: str | Path | None = None,
+        action: Encoding = "weights",
+        reward: str = "latency",
+        max_episode_steps: int | None = None,
+        max_cells: int = 1,
+        render_mode: None = None,
+    ) -> None:
+        if render_mode is not None:
+            raise ValueError(f"render_mode = {render_mode!r} is not supported in this version")
+        source = episode_source(scenario, family, changes, trace, rtt_csv)
+        self._task = Task(
+            source, 1, reward=reward, max_episode_steps=max_episode_steps, max_cells=max_cells
+        )
+        self._encoding = action
+        self.task_spec: TaskSpec = self._task.spec
+        self.observation_space = self.task_spec.observation.space
+        self.action_space = action_space(action, self.task_spec.num_roots, self.task_spec.num_cells)
+        self._running = False
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Starts an episode: the seed's first, or without a seed the next one."""
+        super().reset(seed=seed)
+        observation = self._task.reset(seeds=None if seed is None else [seed])
+        self._running = True
+        return observation[0], _row_info(self._task, 0)
+
+    def step(
+        self, action: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        """Holds a routing for one control interval.
+
+        Raises:
+            ValueError: The action has a wrong shape or holds NaN or infinity.
+            RuntimeError: No episode is running.
+        """
+        if not self._running:
+            raise RuntimeError("step was called before reset or after the end; call reset first")
+        routing = to_routing(np.asarray(action)[None], self._encoding, self._task.admissible)
+        step = self._task.step_routing(routing)
+        truncated = bool(step.truncated[0])
+        self._running = not truncated
+        info: dict[str, Any] = {
+            "reward_terms": {name: float(term[0]) for name, term in step.reward_terms.items()}
+        }
+        if truncated:
+            info["metrics"] = self._task.summary(0)
+        return step.observation[0], float(step.reward[0]), False, truncated, info
+
+
+class DLBVectorEnv(VectorEnv[Array, Array, Array]):
+    """A native batch of replications, row r of seed s being the single environment of seed s + r.
+
+    Arguments are those of `DLBEnv`; `scenario` may be a list, one for every row (fewer repeat),
+    all padded to the largest.
+
+    Args:
+        num_envs: Rows, at least 1.
+        autoreset_mode: "NextStep" (Gymnasium's default), "SameStep" or "Disabled"; also the enum.
+    """
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        scenario: ScenarioSource | Sequence[ScenarioSource] | None = None,
+        family: str | None = None,
+        changes: Mapping[str, Any] | None = None,
+        trace: str | Path | None = None,
+        rtt_csv: str | Path | None = None,
+        action: Encoding = "weights",
+        reward: str = "latency",
+        max_episode_steps: int | None = None,
+        max_cells: int = 1,
+        autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+        render_mode: None = None,
+    ) -> None:
+        if num_envs < 1:
+            raise ValueError(f"num_envs = {num_envs} must be at least 1")
+        if render_mode is not None:
+            raise ValueError(f"render_mode = {render_mode!r} is not supported in this version")
+        source = episode_source(scenario, family, changes, trace, rtt_csv)
+        self._task = Task(
+            source, num_envs, reward=reward, max_episode_steps=max_episode_steps,
+            max_cells=max_cells,
+        )  # fmt: skip
+        self._encoding = action
+        self._mode = _autoreset_mode(autoreset_mode)
+        self.metadata = {"render_modes": [], "autoreset_mode": self._mode}
+        self.num_envs = num_envs
+        self.task_spec: TaskSpec = self._task.spec
+        self.single_observation_space = self.task_spec.observation.space
+        self.single_action_space = action_space(
+            action, self.task_spec.num_roots, self.task_spec.num_cells
+        )
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._ended = np.ones(num_envs, dtype=np.bool_)
+        self._started = False
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[Array, dict[str, Any]]:
+        """Starts episodes.
+
+        Args:
+            seed: s for the seeds s, s + 1, ...; or one a row, None for the row's next episode.
+            options: {"reset_mask": (n,) bool array} starts only those rows.
+
+        Raises:
+            ValueError: The mask or the list of seeds is not one a row.
+        """
+        rows = self._reset_mask(options)
+        if seed is not None:
+            seeds = [seed + r for r in range(self.num_envs)] if isinstance(seed, int) else seed
+            if len(seeds) != self.num_envs:
+                raise ValueError(
+                    f"seed lists {len(seeds)} values for num_envs = {self.num_envs}; one a row"
+                )
+            given = [(r, value) for r, value in enumerate(seeds) if value is not None and rows[r]]
+            if given:
+                self._task.seed(np.array([r for r, _ in given]), [value for _, value in given])
+        observation = self._task.reset(rows)
+        self._ended[rows] = False
+        self._started = True
+        infos: dict[str, Any] = {}
+        for r in np.flatnonzero(rows):
+            infos = self._add_info(infos, _row_info(self._task, int(r)), int(r))
+        return observation, infos
+
+    def _reset_mask(self, options: dict[str, Any] | None) -> NDArray[np.bool_]:
+        mask = (options or {}).get("reset_mask")
+        if mask is None:
+            return np.ones(self.num_envs, dtype=np.bool_)
+        if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
+            raise ValueError("options['reset_mask'] must be a numpy array of bool")
+        if mask.shape != (self.num_envs,) or not mask.any():
+            raise ValueError(
+                f"options['reset_mask'] must have shape ({self.num_envs},) and a True entry; got "
+                f"shape {mask.shape} with {int(mask.sum())} True"
+            )
+        return mask
+
+    def step(
+        self, actions: Array
+    ) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
+        """Holds a routing in every row for one control interval.
+
+        Raises:
+            ValueError: An action has a wrong shape or holds NaN or infinity.
+            RuntimeError: An episode is over and the mode is "Disabled", or none has begun.
+        """
+        if not self._started or (self._mode == AutoresetMode.DISABLED and self._ended.any()):
+            raise RuntimeError(
+                f"rows {np.flatnonzero(self._ended).tolist()} have no running episode; call reset, "
+                "with options={'reset_mask': ...} to start only those"
+            )
+        waiting = self._ended.copy()
+        values = np.asarray(actions)
+        if waiting.any() and values.shape == self._task.admissible.shape:
+            values = np.where(waiting[:, None, None], 0.0, values)
+        routing = to_routing(values, self._encoding, self._task.admissible)
+        step = self._task.step_routing(routing, None if not waiting.any() else ~waiting)
+        truncated = step.truncated & ~waiting
+        infos: dict[str, Any] = self._step_info(step.reward_terms, ~waiting)
+        for r in np.flatnonzero(truncated):
+            infos = self._add_info(infos, {"metrics": self._task.summary(int(r))}, int(r))
+        observation = step.observation
+        self._ended = truncated.copy()
+        if waiting.any():
+            observation, infos = self._restart(waiting, infos)
+        elif self._mode == AutoresetMode.SAME_STEP and truncated.any():
+            final = {"final_obs": np.full(self.num_envs, None, dtype=object)}
+            for r in np.flatnonzero(truncated):
+                final["final_obs"][r] = observation[r]
+            ending = {"final_info": infos, "_final_info": truncated.copy()}
+            infos = {**final, "_final_obs": truncated.copy(), **ending}
+            observation, infos = self._restart(truncated, infos)
+            self._ended[:] = False
+        terminated = np.zeros(self.num_envs, dtype=np.bool_)
+        return observation, step.reward, terminated, truncated, infos
+
+    def _restart(
+        self, rows: NDArray[np.bool_], infos: dict[str, Any]
+    ) -> tuple[Array, dict[str, Any]]:
+        observation = self._task.reset(rows)
+        for r in np.flatnonzero(rows):
+            infos = self._add_info(infos, _row_info(self._task, int(r)), int(r))
+        return observation, infos
+
+    def _step_info(self, terms: dict[str, Array], moved: NDArray[np.bool_]) -> dict[str, Any]:
+        named: dict[str, Array] = {}
+        for name, term in terms.items():
+            named[name], named[f"_{name}"] = term, moved
+        return {"reward_terms": named, "_reward_terms": moved}
+
+
+def _row_info(task: Task, r: int) -> dict[str, Any]:
+    scenario = task.scenarios[r]
+    return {
+        "scenario": scenario.name if scenario is not None else "",
+        "seed": int(task.seeds[r]),
+        "episode": int(task.episodes[r]),
+    }
+
+
+def _autoreset_mode(mode: str | AutoresetMode) -> AutoresetMode:
+    try:
+        return AutoresetMode(mode)
+    except ValueError:
+        choices = ", ".join(repr(each.value) for each in AutoresetMode)
+        raise ValueError(f"autoreset_mode = {mode!r} is unknown; choose one of {choices}") from None

@@ -1,0 +1,98 @@
+"""Which scenario an episode plays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from dlb_gym.generator import FAMILIES, sample
+from dlb_gym.scenario import Scenario
+from dlb_gym.scenario_source import ScenarioError, ScenarioSource, load_scenario, override
+from dlb_gym.trace import describe_trace
+
+DEFAULT_SCENARIO = "global_six"
+
+
+class EpisodeSource(Protocol):
+    """Which scenario an episode of a row plays; `FixedScenarios` or `FamilyScenarios`."""
+
+    max_roots: int
+    max_cells: int
+
+    def scenario(self, row: int, seed: int, episode: int) -> Scenario:
+        """The scenario of an episode."""
+
+
+class FixedScenarios:
+    """Every row its own scenario, the same in all episodes; fewer scenarios than rows repeat."""
+
+    def __init__(self, scenarios: Sequence[Scenario]) -> None:
+        self._scenarios = tuple(scenarios)
+        self.max_roots = max(len(scenario.roots) for scenario in self._scenarios)
+        self.max_cells = max(len(scenario.cells) for scenario in self._scenarios)
+
+    def scenario(self, row: int, seed: int, episode: int) -> Scenario:
+        """Row r plays scenario r mod their number."""
+        return self._scenarios[row % len(self._scenarios)]
+
+
+class FamilyScenarios:
+    """Every episode a new scenario of a family, padded to the largest that it can draw.
+
+    Args:
+        family: Name of the family.
+        changes: What to override in each (see `scenario_source.override`).
+
+    Raises:
+        ScenarioError: The family is unknown or a change is not valid.
+    """
+
+    def __init__(self, family: str, changes: Mapping[str, Any] | None = None) -> None:
+        self._family, self._changes = family, dict(changes or {})
+        sample(family, 0, 0, self._changes)
+        self.max_roots = self.max_cells = FAMILIES[family].max_cells
+
+    def scenario(self, row: int, seed: int, episode: int) -> Scenario:
+        """The family's scenario of (seed, episode)."""
+        return sample(self._family, seed, episode, self._changes)
+
+
+def episode_source(
+    scenario: ScenarioSource | Sequence[ScenarioSource] | None = None,
+    family: str | None = None,
+    changes: Mapping[str, Any] | None = None,
+    trace: str | Path | None = None,
+    rtt_csv: str | Path | None = None,
+) -> EpisodeSource:
+    """The source that an environment's keywords describe.
+
+    Args:
+        scenario: A scenario, or one for every row; "global_six" if there is no family.
+        family: Name of a scenario family, instead of a scenario.
+        changes: Dotted keys and values that override the scenario (see `override`).
+        trace: Request trace that replaces the synthetic arrivals (see `describe_trace`).
+        rtt_csv: Measured round trips, matched by region (see `load_scenario`).
+
+    Raises:
+        ScenarioError: Both a scenario and a family, measured round trips for a family, or
+            anything that makes a scenario invalid.
+        TraceError: The trace cannot be used.
+        NetworkError: The matrix cannot be used.
+    """
+    changed = dict(changes or {})
+    if trace is not None:
+        changed["demand.trace"] = describe_trace(trace).model_dump()
+    if family is not None:
+        if scenario is not None or rtt_csv is not None:
+            raise ScenarioError(
+                f"family = {family!r} draws its scenarios and round trips itself; leave out "
+                "`scenario` and `rtt_csv`, or the family"
+            )
+        return FamilyScenarios(family, changed)
+    several = isinstance(scenario, Sequence) and not isinstance(scenario, str)
+    sources: Sequence[Any] = scenario if several else [scenario or DEFAULT_SCENARIO]  # type: ignore[assignment]
+    if not sources:
+        raise ScenarioError("scenario is an empty list; name at least one scenario")
+    loaded = [load_scenario(source, rtt_csv=rtt_csv) for source in sources]
+    return FixedScenarios([override(each, changed) if changed else each for each in loaded])

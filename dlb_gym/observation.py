@@ -1,0 +1,178 @@
+"""What a root router may know, as one float32 array.
+
+`FIELDS` is the one place where fields are declared: order, bounds, meaning. A field has a value for
+every (root, cell); times are in zero-load times Z (the fleet's mean serving latency when empty),
+counts per server, and whatever exceeds a bound saturates there. Row i is made of the probes that
+root i holds and of its own requests alone. Where there is no arc, and in padded rows and columns,
+all fields are zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from dlb_gym.latency_model import LatencyModel
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+class View(NamedTuple):
+    """What roots know, in physical units; (n, R, C) unless said otherwise.
+
+    Attributes:
+        admissible: Arcs.
+        rtt_s: Round trips.
+        probe_age_s: Time since the probe held left its cell.
+        rif: RIF in the probe held.
+        servers: Live servers in it.
+        received: Requests of this root received by the cell according to it.
+        error_rate: Leaf's error rate in it.
+        model: (n, C, 4) per-server latency model: alpha_s, beta_s, knee, smoothing.
+        sent: Requests sent by this root.
+        answered: Responses received by this root.
+        interval_sent: Requests sent in the interval that just ended.
+        arrival_rps: (n, R) exponential mean of the root's arrival rate.
+        server_rps: (n, C) nominal rate of one server of the cell.
+        fleet_rps: (n,) nominal rate of all servers at clock 0.
+        fleet_servers: (n,) servers at clock 0.
+        zero_load_time_s: (n,) Z.
+        control_interval_s: (n,).
+    """
+
+    admissible: NDArray[np.bool_]
+    rtt_s: FloatArray
+    probe_age_s: FloatArray
+    rif: IntArray
+    servers: IntArray
+    received: IntArray
+    error_rate: FloatArray
+    model: FloatArray
+    sent: IntArray
+    answered: IntArray
+    interval_sent: IntArray
+    arrival_rps: FloatArray
+    server_rps: FloatArray
+    fleet_rps: FloatArray
+    fleet_servers: FloatArray
+    zero_load_time_s: FloatArray
+    control_interval_s: FloatArray
+
+
+@dataclass(frozen=True)
+class Field:
+    """One number for every (root, cell); it lies in [0, high]."""
+
+    name: str
+    high: float
+    meaning: str
+
+
+FIELDS = (
+    Field("admissible", 1.0, "1 where the root may send to the cell"),
+    Field("rtt", 100.0, "round trip 2 tau, in Z"),
+    Field("probe_age", 100.0, "time since the probe held left the cell, in Z"),
+    Field("rif", 1000.0, "requests in flight per server, by the probe held"),
+    Field("servers", 1.0, "live servers by the probe held, over the fleet's at the start"),
+    Field("serving_latency", 1000.0, "latency model at that RIF, in Z"),
+    Field("marginal_latency", 10_000.0, "1 / mu'(N) at that RIF, in Z"),
+    Field("model_alpha", 100.0, "latency of an empty server, in Z"),
+    Field("model_beta", 100.0, "latency per request per server past the knee, in Z"),
+    Field("model_knee", 1000.0, "requests per server at the knee"),
+    Field("model_smoothing", 1000.0, "width of the knee, requests per server"),
+    Field("error_rate", 1.0, "the leaf's exponential mean of errors, by the probe held"),
+    Field("aversion", 1.0, "probability of avoiding the cell; 0 in this version"),
+    Field("outstanding", 1000.0, "own requests sent and not answered, per server"),
+    Field("unseen", 1000.0, "own requests sent and not received by the probe held, per server"),
+    Field("routing", 1.0, "share of the own requests of the last interval"),
+    Field("arrival_load", 10.0, "own arrival rate (1 s mean) over the fleet's nominal rate"),
+    Field("capacity_load", 1.0, "nominal rate of the live servers over the fleet's at the start"),
+    Field("zero_load_time_s", 3600.0, "Z in seconds"),
+    Field("control_interval", 1000.0, "control interval, in Z"),
+)
+FIELD_NAMES = tuple(field.name for field in FIELDS)
+_HIGH = np.array([field.high for field in FIELDS])
+
+
+class Observation:
+    """Encodes views and decodes observation arrays of given sizes."""
+
+    def __init__(self, num_roots: int, num_cells: int) -> None:
+        self.num_roots = num_roots
+        self.num_cells = num_cells
+
+    @property
+    def size(self) -> int:
+        """Length of an observation."""
+        return self.num_roots * self.num_cells * len(FIELDS)
+
+    @property
+    def space(self) -> gym.spaces.Box:
+        """Box of shape (roots * cells * fields,), float32."""
+        high = np.tile(_HIGH.astype(np.float32), self.num_roots * self.num_cells)
+        return gym.spaces.Box(np.zeros_like(high), high, dtype=np.float32)
+
+    def decode(self, observation: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
+        """Named fields of an observation (..., size), each a view of shape (..., R, C)."""
+        shape = (*observation.shape[:-1], self.num_roots, self.num_cells, len(FIELDS))
+        cube = observation.reshape(shape)
+        return {name: cube[..., index] for index, name in enumerate(FIELD_NAMES)}
+
+    def pack(self, fields: dict[str, FloatArray]) -> NDArray[np.float32]:
+        """Observation (n, size) of named fields (n, R, C); saturates at the bounds.
+
+        Raises:
+            ValueError: A field is missing, unknown or not finite.
+        """
+        if set(fields) != set(FIELD_NAMES):
+            wrong = sorted(set(fields) ^ set(FIELD_NAMES))
+            raise ValueError(f"fields must be exactly FIELD_NAMES; missing or unknown: {wrong}")
+        for name, values in fields.items():
+            if not np.isfinite(values).all():
+                raise ValueError(f"observation field {name!r} is not finite; report this")
+        replications = len(next(iter(fields.values())))
+        cube = np.empty((replications, self.num_roots, self.num_cells, len(FIELDS)), np.float32)
+        for index, field in enumerate(FIELDS):
+            cube[..., index] = np.clip(fields[field.name], 0.0, field.high)
+        return cube.reshape(replications, self.size)
+
+    def encode(self, view: View) -> NDArray[np.float32]:
+        """Observation (n, size) of a view."""
+        admissible = view.admissible
+        unit_s = view.zero_load_time_s[:, None, None]
+        servers = np.maximum(view.servers, 1)
+        rif = view.rif / servers
+        alpha, beta, knee, smoothing = np.moveaxis(view.model, -1, 0)[:, :, None, :]
+        curve = LatencyModel(alpha / unit_s, beta / unit_s, knee, smoothing).at(rif)
+        sent_by_root = np.maximum(view.interval_sent.sum(axis=-1, keepdims=True), 1)
+        fields = {
+            "admissible": 1.0,
+            "rtt": view.rtt_s / unit_s,
+            "probe_age": view.probe_age_s / unit_s,
+            "rif": rif,
+            "servers": view.servers / view.fleet_servers[:, None, None],
+            "serving_latency": curve.latency,
+            "marginal_latency": curve.marginal_latency,
+            "model_alpha": alpha / unit_s,
+            "model_beta": beta / unit_s,
+            "model_knee": knee,
+            "model_smoothing": smoothing,
+            "error_rate": view.error_rate,
+            "aversion": 0.0,
+            "outstanding": (view.sent - view.answered) / servers,
+            "unseen": (view.sent - view.received) / servers,
+            "routing": view.interval_sent / sent_by_root,
+            "arrival_load": (view.arrival_rps / view.fleet_rps[:, None])[:, :, None],
+            "capacity_load": view.servers
+            * (view.server_rps / view.fleet_rps[:, None])[:, None, :],
+            "zero_load_time_s": unit_s,
+            "control_interval": view.control_interval_s[:, None, None] / unit_s,
+        }
+        return self.pack(
+            {name: np.where(admissible, values, 0.0) for name, values in fields.items()}
+        )

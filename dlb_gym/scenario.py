@@ -1,0 +1,332 @@
+"""Scenarios: everything that describes a system, as frozen data.
+
+A `Scenario` is what the user states, never what can be worked out from it: rates, one-way
+latencies and zero-load times are computed where they are used. `scenario_source` loads scenarios
+from names, files and dictionaries.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import math
+from collections.abc import Collection
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from dlb_gym.network import REGIONS
+
+MAX_CELLS = 1_000
+MAX_SERVERS_PER_CELL = 100_000
+
+Seconds = Annotated[float, Field(ge=0)]
+PositiveSeconds = Annotated[float, Field(gt=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+Name = Annotated[str, Field(min_length=1, max_length=80)]
+
+
+class Strict(BaseModel):
+    """Frozen, exact types, no unknown key, no NaN or infinity."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class TokenDistribution(Strict):
+    """Shifted Gamma of token counts: loc + floor(G + 0.5), E[G] = mean - loc.
+
+    The paper (B.1) says "shifted Gamma" and gives no parameters; the defaults are ours.
+    """
+
+    loc_tokens: Annotated[int, Field(ge=0)]
+    shape: Annotated[float, Field(gt=0)]
+    mean_tokens: Annotated[float, Field(gt=0)]
+
+    @model_validator(mode="after")
+    def _mean_above_loc(self) -> Self:
+        if self.mean_tokens <= self.loc_tokens:
+            raise ValueError(
+                f"mean_tokens = {self.mean_tokens} must exceed loc_tokens = {self.loc_tokens}"
+            )
+        return self
+
+
+class Tokens(Strict):
+    """Prompt and output tokens of a request, drawn independently."""
+
+    prompt: TokenDistribution = TokenDistribution(loc_tokens=20, shape=1.5, mean_tokens=500.0)
+    output: TokenDistribution = TokenDistribution(loc_tokens=10, shape=2.0, mean_tokens=200.0)
+
+
+class ServerDesign(Strict):
+    """Disaggregated inference server (paper B.1): 1 prefill engine, decode engines with slots."""
+
+    decode_engines: Annotated[int, Field(ge=1, le=64)] = 2
+    slots_per_engine: Annotated[int, Field(ge=1, le=256)] = 4
+    queue_limit: Annotated[int, Field(ge=1, le=100_000)] = 32
+
+    @property
+    def decode_slots(self) -> int:
+        """Decode slots of a server, all engines pooled."""
+        return self.decode_engines * self.slots_per_engine
+
+
+class Cell(Strict):
+    """A pool of equal inference servers behind one leaf router."""
+
+    name: Name
+    region: Name
+    servers: Annotated[int, Field(ge=1, le=MAX_SERVERS_PER_CELL)]
+    prefill_s_per_token: PositiveSeconds = 2e-4
+    decode_s_per_token: PositiveSeconds = 5e-3
+
+
+class Root(Strict):
+    """A root router. `demand` is its share of the offered rate, in any unit.
+
+    `reachable` names the cells it may use (residency); None means all of them.
+    """
+
+    name: Name
+    region: Name
+    demand: Annotated[float, Field(ge=0)]
+    reachable: tuple[Name, ...] | None = None
+
+
+class Network(Strict):
+    """Round-trip times. Without `rtt_s` they follow the great-circle model of `network.py`.
+
+    Attributes:
+        rtt_s: Measured or sampled round trip of every (root, cell), one row a root.
+        mean_rtt_s: If given, all round trips are scaled so that those between a root and a cell
+            of different names average this.
+    """
+
+    rtt_s: tuple[tuple[Seconds, ...], ...] | None = None
+    mean_rtt_s: PositiveSeconds | None = None
+
+
+class DemandProfile(Strict):
+    """How the offered rate moves around its mean (1 = the mean rate of the root).
+
+    Daily: 1 + diurnal_amplitude * cos(2 pi (local time - peak) / day). Weekly: days 6 and 7 are
+    weekend_factor times the working days. Synchronised: a fraction of the requests waits for the
+    next start of a period and arrives within `synchronised_width_s` of it, the others as before
+    (paper section 6, "start of each minute"). See `demand_profile`.
+    """
+
+    diurnal_amplitude: Annotated[float, Field(ge=0, le=1)] = 0.0
+    peak_hour: Annotated[float, Field(ge=0, lt=24)] = 14.0
+    start_hour_utc: Annotated[float, Field(ge=0, lt=168)] = 0.0
+    day_s: Annotated[float, Field(ge=1)] = 86_400.0
+    weekend_factor: Annotated[float, Field(ge=0, le=10)] = 1.0
+    synchronised_fraction: Fraction = 0.0
+    synchronised_period_s: Annotated[float, Field(ge=0.01)] = 60.0
+    synchronised_width_s: PositiveSeconds = 0.1
+
+    @model_validator(mode="after")
+    def _pulse_within_period(self) -> Self:
+        if self.synchronised_width_s >= self.synchronised_period_s:
+            raise ValueError(
+                f"synchronised_width_s = {self.synchronised_width_s} must be shorter than "
+                f"synchronised_period_s = {self.synchronised_period_s}"
+            )
+        return self
+
+
+class Trace(Strict):
+    """A recorded request trace (CSV, CSV.gz or JSON lines) that replaces the synthetic arrivals.
+
+    Its timestamps are divided by one factor, so that its offered rate is `utilisation`.
+    """
+
+    path: str
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    time_column: str
+    prompt_column: str
+    output_column: str
+    time_unit_s: PositiveSeconds = 1.0
+
+
+class Demand(Strict):
+    """Offered rate = utilisation x nominal rate of the whole fleet, split by the roots' demand."""
+
+    utilisation: Annotated[float, Field(gt=0, le=10)] = 0.8
+    profile: DemandProfile = DemandProfile()
+    trace: Trace | None = None
+
+    @model_validator(mode="after")
+    def _profile_or_trace(self) -> Self:
+        if self.trace is not None and self.profile != DemandProfile():
+            raise ValueError(
+                "demand.profile shapes synthetic arrivals and demand.trace brings its own; leave "
+                "one of them out"
+            )
+        return self
+
+
+class _Disturbance(Strict):
+    """Active from `start` to `end`, both fractions of the horizon."""
+
+    start: Fraction = 0.3
+    end: Fraction = 0.7
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.start >= self.end:
+            raise ValueError(f"start = {self.start} must come before end = {self.end}")
+        return self
+
+
+class Burst(_Disturbance):
+    """One root's demand rises until the fleet's utilisation is `to_utilisation` (paper B.3).
+
+    `root` None: drawn from the episode's seed.
+    """
+
+    kind: Literal["burst"] = "burst"
+    to_utilisation: Annotated[float, Field(gt=0, le=10)] = 0.95
+    root: Name | None = None
+
+
+class Outage(_Disturbance):
+    """Cells fall to `servers_left` servers (paper B.3).
+
+    `cells` None: cells in an order drawn from the episode's seed, until the utilisation of the
+    live fleet exceeds `to_utilisation`.
+    """
+
+    kind: Literal["outage"] = "outage"
+    to_utilisation: Annotated[float, Field(gt=0, le=10)] = 0.95
+    servers_left: Annotated[int, Field(ge=1)] = 1
+    cells: tuple[Name, ...] | None = None
+
+
+Disturbance = Annotated[Burst | Outage, Field(discriminator="kind")]
+
+
+class Scenario(Strict):
+    """A geo-distributed serving system, its demand, its disturbances and its protocol.
+
+    Spans (`warmup_s`, `settle_s`, `horizon_s`) are whole numbers of control intervals.
+    """
+
+    name: Name
+    cells: Annotated[tuple[Cell, ...], Field(min_length=1, max_length=MAX_CELLS)]
+    roots: Annotated[tuple[Root, ...], Field(min_length=1, max_length=MAX_CELLS)]
+    network: Network = Network()
+    tokens: Tokens = Tokens()
+    server: ServerDesign = ServerDesign()
+    demand: Demand = Demand()
+    disturbances: tuple[Disturbance, ...] = ()
+    dispatch: Literal["sample", "smooth"] = "sample"
+    router_delay_s: Seconds = 5e-4
+    probe_interval_s: PositiveSeconds = 5e-3
+    control_interval_s: PositiveSeconds = 0.1
+    warmup_s: Seconds = 20.0
+    settle_s: Seconds = 0.0
+    horizon_s: PositiveSeconds = 60.0
+    error_penalty: Annotated[float, Field(ge=0)] = 10.0
+
+    @model_validator(mode="after")
+    def _names(self) -> Self:
+        cells = [cell.name for cell in self.cells]
+        for key, names in (("cells", cells), ("roots", [root.name for root in self.roots])):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                raise ValueError(f"{key}: the name {twice[0]!r} stands twice; names must differ")
+        for root in self.roots:
+            _require_members(f"roots.{root.name}.reachable", root.reachable, cells)
+            if root.reachable is not None and not root.reachable:
+                raise ValueError(
+                    f"roots.{root.name}.reachable is empty: a root needs at least one arc; "
+                    "name a cell or leave the key out"
+                )
+        if sum(root.demand for root in self.roots) <= 0:
+            raise ValueError("roots: every demand is 0; at least one root must offer requests")
+        return self
+
+    @model_validator(mode="after")
+    def _disturbed_names(self) -> Self:
+        for index, disturbance in enumerate(self.disturbances):
+            key = f"disturbances.{index}"
+            if isinstance(disturbance, Burst) and disturbance.root is not None:
+                names = [root.name for root in self.roots]
+                _require_members(f"{key}.root", (disturbance.root,), names)
+            if isinstance(disturbance, Outage):
+                _require_members(f"{key}.cells", disturbance.cells, [c.name for c in self.cells])
+        return self
+
+    @model_validator(mode="after")
+    def _rtt_shape(self) -> Self:
+        rtt_s = self.network.rtt_s
+        if rtt_s is None:
+            return self
+        if len(rtt_s) != len(self.roots) or any(len(row) != len(self.cells) for row in rtt_s):
+            raise ValueError(
+                f"network.rtt_s must have {len(self.roots)} rows (roots) of {len(self.cells)} "
+                f"values (cells); got rows of {sorted({len(row) for row in rtt_s})} x {len(rtt_s)}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _regions(self) -> Self:
+        """Regions need coordinates or a time zone only where nothing measured replaces them."""
+        profile = self.demand.profile
+        local_time = profile.diurnal_amplitude > 0 or profile.weekend_factor != 1
+        located: list[Cell | Root] = []
+        if self.network.rtt_s is None:
+            located = [*self.cells, *self.roots]
+        elif local_time:
+            located = list(self.roots)
+        for place in located:
+            if place.region not in REGIONS:
+                raise ValueError(
+                    f"region {place.region!r} of {place.name!r} is unknown"
+                    f"{nearest_key(place.region, REGIONS)}; use a region of "
+                    "dlb_gym.network.REGIONS or give measured round trips (network.rtt_s, or "
+                    "rtt_csv when loading)"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _spans(self) -> Self:
+        for key in ("warmup_s", "settle_s", "horizon_s"):
+            span_s = getattr(self, key)
+            intervals = span_s / self.control_interval_s
+            if not math.isclose(intervals, round(intervals), rel_tol=1e-9, abs_tol=1e-9):
+                raise ValueError(
+                    f"{key} = {span_s} is no whole number of control intervals of "
+                    f"{self.control_interval_s} s; choose a multiple"
+                )
+        if self.probe_interval_s > self.horizon_s:
+            raise ValueError(
+                f"probe_interval_s = {self.probe_interval_s} exceeds "
+                f"horizon_s = {self.horizon_s}: no probe would be sent"
+            )
+        return self
+
+    def intervals(self, span_s: float) -> int:
+        """Number of control intervals in a span."""
+        return round(span_s / self.control_interval_s)
+
+    def digest(self) -> str:
+        """SHA-256 (16 hex digits) of the scenario's content."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def nearest_key(word: str, choices: Collection[str]) -> str:
+    """A hint that names the closest valid word, or nothing."""
+    close = difflib.get_close_matches(word, choices, n=1, cutoff=0.5)
+    return f"; nearest valid key: {close[0]!r}" if close else ""
+
+
+def _require_members(key: str, names: tuple[str, ...] | None, known: list[str]) -> None:
+    for name in names or ():
+        if name not in known:
+            hint = nearest_key(name, known)
+            raise ValueError(f"{key} names {name!r}, which does not exist{hint}")

@@ -1,0 +1,402 @@
+"""Rows of scenarios in motion.
+
+The simulator owns the replications: it turns a scenario, a seed and an episode into the engine's
+numbers, draws requests ahead of the clock, enlarges what is too small, and shows the system twice:
+`view()` is what roots know, with its delays; `truth()` is what is.
+
+Row r's clock starts at 0 with warm-up. Nothing here decides or rewards.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlb_gym import engine
+from dlb_gym.calibration import latency_parameters
+from dlb_gym.engine import layout, memory
+from dlb_gym.measurements import Measurements
+from dlb_gym.network import rescaled_to_mean, rtt_matrix_s
+from dlb_gym.observation import View
+from dlb_gym.scenario import Scenario
+from dlb_gym.workload import (
+    CHUNK_S,
+    Workload,
+    nominal_rates_rps,
+    zero_load_time_s,
+)
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+ARRIVAL_MEMORY_S = 1.0
+FIRST_POOL = 256
+FIRST_WIRE = 64
+"""Starting capacities; the engine asks for more when it needs it."""
+
+
+class Books(NamedTuple):
+    """Where every request is, (n,) each.
+
+    arrived = answered + errors + rif + to_cells + to_roots, at every step.
+    """
+
+    arrived: IntArray
+    answered: IntArray
+    errors: IntArray
+    rif: IntArray
+    to_cells: IntArray
+    to_roots: IntArray
+
+
+class Truth(NamedTuple):
+    """The system as it is, after the last interval.
+
+    Attributes:
+        rif: (n, C) requests in flight.
+        live_servers: (n, C).
+        received: (n, R, C) requests that reached the cell's leaf so far.
+        in_system_s: (n,) integral over the last interval of the requests that arrived at a root
+            and were not answered there, request seconds.
+        rejected: (n,) errors at leaves in the last interval.
+        books: Where every request is.
+    """
+
+    rif: IntArray
+    live_servers: IntArray
+    received: IntArray
+    in_system_s: FloatArray
+    rejected: IntArray
+    books: Books
+
+
+def one_way_s(scenario: Scenario) -> FloatArray:
+    """tau of every (root, cell), shape (R, C): half the round trip; NaN where there is no arc."""
+    if scenario.network.rtt_s is not None:
+        rtt_s = np.array(scenario.network.rtt_s, dtype=np.float64)
+    else:
+        rtt_s = rtt_matrix_s([r.region for r in scenario.roots], [c.region for c in scenario.cells])
+    if scenario.network.mean_rtt_s is not None:
+        apart = np.array([[r.name != c.name for c in scenario.cells] for r in scenario.roots])
+        rtt_s = rescaled_to_mean(rtt_s, scenario.network.mean_rtt_s, apart)
+    reachable = np.array(
+        [
+            [root.reachable is None or cell.name in root.reachable for cell in scenario.cells]
+            for root in scenario.roots
+        ]
+    )
+    return np.where(reachable, rtt_s / 2.0, np.nan)
+
+
+class Simulator:
+    """A batch of independent replications, padded to common sizes.
+
+    Args:
+        num_replications: n, rows of the batch, at least 1.
+        num_roots: R, at least the roots of every scenario to come.
+        num_cells: C, at least the cells of every scenario to come.
+        log: Keep one record of every answered request (see `request_log`).
+
+    Raises:
+        ValueError: A size is below 1.
+    """
+
+    def __init__(
+        self, num_replications: int, num_roots: int, num_cells: int, log: bool = False
+    ) -> None:
+        for key, value in (
+            ("num_replications", num_replications),
+            ("num_roots", num_roots),
+            ("num_cells", num_cells),
+        ):
+            if value < 1:
+                raise ValueError(f"{key} = {value} must be at least 1")
+        n, roots, cells = num_replications, num_roots, num_cells
+        self._logged = log
+        self._params, self._state, self._arrivals, self._orders = engine.allocate(
+            engine.Sizes(
+                replications=n, roots=roots, cells=cells, servers=1, slots=1, queue=1, changes=2,
+                probes=2, pool=FIRST_POOL, wire=FIRST_WIRE, log=FIRST_POOL if log else 0,
+                arrivals=FIRST_POOL,
+            )
+        )  # fmt: skip
+        self._params.tau_s[:] = np.nan
+        self._params.clock[:, layout.INTERVAL_S] = 1.0
+        self._workloads: list[Workload | None] = [None] * n
+        self._drawn_s = np.full(n, math.inf)
+        self._model = np.ones((n, cells, 4))
+        self._server_rps = np.zeros((n, cells))
+        self._fleet_rps = np.ones(n)
+        self._fleet_servers = np.ones(n)
+        self._zero_load_time_s = np.ones(n)
+
+    @property
+    def step(self) -> IntArray:
+        """(n,) intervals since clock 0."""
+        return self._state.step
+
+    @property
+    def time_s(self) -> FloatArray:
+        """(n,) clock."""
+        return self._state.step * self._params.clock[:, layout.INTERVAL_S]
+
+    @property
+    def admissible(self) -> NDArray[np.bool_]:
+        """(n, R, C) arcs."""
+        return ~np.isnan(self._params.tau_s)
+
+    def reset_row(self, r: int, scenario: Scenario, seed: int, episode: int) -> None:
+        """Starts an episode in row r: an empty system at clock 0.
+
+        Raises:
+            ValueError: The scenario has more roots or cells than the batch.
+            ScenarioError: A disturbance cannot be brought about.
+            TraceError: The scenario's trace cannot be used.
+        """
+        roots, cells = self._params.tau_s.shape[1:]
+        if len(scenario.roots) > roots or len(scenario.cells) > cells:
+            raise ValueError(
+                f"scenario {scenario.name!r} has {len(scenario.roots)} roots and "
+                f"{len(scenario.cells)} cells; this batch holds at most {roots} and {cells}"
+            )
+        workload = Workload(scenario, seed, episode)
+        tau_s = one_way_s(scenario)
+        self._make_room(scenario, workload, float(np.nanmax(tau_s)))
+        self._write_params(r, scenario, workload, tau_s)
+        self._write_facts(r, scenario)
+        engine.clear_row(r, self._state, self._arrivals)
+        engine.hold_empty_reports(r, self._params, self._state)
+        self._workloads[r] = workload
+        self._drawn_s[r] = 0.0
+
+    def _make_room(self, scenario: Scenario, workload: Workload, longest_tau_s: float) -> None:
+        """Lengthens the axes that this scenario needs longer."""
+        schedules = workload.live_servers
+        servers = max(live for schedule in schedules for _, live in schedule)
+        probes = math.ceil(longest_tau_s / scenario.probe_interval_s) + 3
+        lengths = {
+            ("change_s", "change_live"): (2, 1 + max(len(schedule) for schedule in schedules)),
+            ("server", "server_free"): (2, servers),
+            ("done_time", "done_id"): (2, servers * scenario.server.queue_limit),
+            ("probe", "probe_error_rate"): (2, probes),
+            ("server_free",): (3, 1 + scenario.server.decode_slots),
+        }
+        for fields, (axis, length) in lengths.items():
+            if fields[0] in layout.Params._fields:
+                if getattr(self._params, fields[0]).shape[axis] < length:
+                    self._params = memory.enlarge_fields(self._params, axis, length, *fields)
+            elif getattr(self._state, fields[0]).shape[axis] < length:
+                self._state = memory.enlarge_fields(self._state, axis, length, *fields)
+
+    def _write_params(
+        self, r: int, scenario: Scenario, workload: Workload, tau_s: FloatArray
+    ) -> None:
+        params = self._params
+        roots, cells = tau_s.shape
+        start_s = scenario.warmup_s + scenario.settle_s
+        end_s = start_s + scenario.horizon_s
+        params.shape[r] = (
+            roots,
+            cells,
+            scenario.server.decode_slots,
+            scenario.server.queue_limit,
+            int(self._logged),
+        )
+        params.clock[r] = (
+            scenario.control_interval_s,
+            scenario.probe_interval_s,
+            scenario.router_delay_s,
+            start_s,
+            end_s,
+            end_s,
+            math.exp(-scenario.control_interval_s / ARRIVAL_MEMORY_S),
+        )
+        params.tau_s[r] = np.nan
+        params.tau_s[r, :roots, :cells] = tau_s
+        params.own_cell[r] = layout.NONE
+        names = [cell.name for cell in scenario.cells]
+        for i, root in enumerate(scenario.roots):
+            if root.name in names:
+                params.own_cell[r, i] = names.index(root.name)
+        params.service[r] = 0.0
+        params.change_s[r] = math.inf
+        params.change_live[r] = 0
+        for j, cell in enumerate(scenario.cells):
+            params.service[r, j] = cell.prefill_s_per_token, cell.decode_s_per_token
+            for e, (time_s, live) in enumerate(workload.live_servers[j]):
+                params.change_s[r, j, e], params.change_live[r, j, e] = time_s, live
+
+    def _write_facts(self, r: int, scenario: Scenario) -> None:
+        cells = len(scenario.cells)
+        servers = np.array([cell.servers for cell in scenario.cells], dtype=np.float64)
+        rates_rps = nominal_rates_rps(scenario)
+        self._model[r] = 1.0
+        self._model[r, :cells] = latency_parameters(scenario)
+        self._server_rps[r] = 0.0
+        self._server_rps[r, :cells] = rates_rps / servers
+        self._fleet_rps[r] = rates_rps.sum()
+        self._fleet_servers[r] = servers.sum()
+        self._zero_load_time_s[r] = zero_load_time_s(scenario)
+
+    def set_routing(self, routing: FloatArray, dispatch: IntArray) -> None:
+        """The decision in force from now on: routing (n, R, C), dispatch (n,) SAMPLE or SMOOTH."""
+        self._orders.base[:] = routing
+        self._orders.mode[:] = dispatch
+
+    def set_scores(self, base: FloatArray, slope: FloatArray) -> None:
+        """The decision in force from now on: least base + slope x own sends, (n, R, C) each."""
+        self._orders.base[:] = base
+        self._orders.slope[:] = slope
+        self._orders.mode[:] = layout.SCORE
+
+    def advance(self, target_step: IntArray) -> None:
+        """Moves every row to its target step, (n,), under the decision in force."""
+        end_s = target_step * self._params.clock[:, layout.INTERVAL_S]
+        for r in np.flatnonzero(self._drawn_s <= end_s):
+            self._draw(int(r), float(end_s[r]))
+        while True:
+            status, row = engine.advance(
+                self._params, self._state, self._arrivals, self._orders, target_step
+            )
+            if status == engine.READY:
+                return
+            self._enlarge(status)
+
+    def _draw(self, r: int, until_s: float) -> None:
+        """Draws row r's requests past `until_s`, unless its last arrival is before."""
+        workload = self._workloads[r]
+        last_s = self._params.clock[r, layout.LAST_ARRIVAL_S]
+        while self._drawn_s[r] <= min(until_s, last_s) and workload is not None:
+            index = round(self._drawn_s[r] / CHUNK_S)
+            for i, requests in enumerate(workload.chunk(index)):
+                self._append(r, i, requests)
+            self._drawn_s[r] = CHUNK_S * (index + 1)
+        if self._drawn_s[r] > last_s:
+            self._drawn_s[r] = math.inf
+
+    def _append(self, r: int, i: int, requests: FloatArray) -> None:
+        first, stop = self._arrivals.next[r, i], self._arrivals.count[r, i]
+        left = stop - first
+        needed = left + len(requests)
+        if needed > self._arrivals.requests.shape[2]:
+            self._arrivals = memory.enlarge_fields(self._arrivals, 2, 2 * needed, "requests")
+        buffer = self._arrivals.requests[r, i]
+        buffer[:left] = buffer[first:stop].copy()
+        buffer[left:needed] = requests
+        self._arrivals.next[r, i] = 0
+        self._arrivals.count[r, i] = needed
+
+    def _enlarge(self, status: int) -> None:
+        if status == engine.FULL_POOL:
+            self._state = memory.enlarge_pool(self._state, 2 * self._state.request.shape[1])
+        elif status == engine.FULL_WIRE:
+            length = 2 * self._state.wire_time.shape[2]
+            self._state = memory.enlarge_fields(self._state, 2, length, "wire_time", "wire_id")
+        else:
+            length = 2 * self._state.log.shape[1]
+            self._state = memory.enlarge_fields(self._state, 1, length, "log")
+
+    def view(self) -> View:
+        """What roots know now. Its arrays change with the next interval."""
+        params, state = self._params, self._state
+        admissible = self.admissible
+        time_s = self.time_s[:, None, None]
+        return View(
+            admissible=admissible,
+            rtt_s=2.0 * np.where(admissible, params.tau_s, 0.0),
+            probe_age_s=time_s - state.held_time[..., layout.HELD_EMITTED_S],
+            rif=state.held[..., layout.HELD_RIF],
+            servers=state.held[..., layout.HELD_SERVERS],
+            received=state.held[..., layout.HELD_RECEIVED],
+            error_rate=state.held_time[..., layout.HELD_ERROR_RATE],
+            model=self._model,
+            sent=state.arc[..., layout.SENT],
+            answered=state.arc[..., layout.ANSWERED_ARC],
+            interval_sent=state.arc[..., layout.INTERVAL_SENT],
+            arrival_rps=state.arrival_load,
+            server_rps=self._server_rps,
+            fleet_rps=self._fleet_rps,
+            fleet_servers=self._fleet_servers,
+            zero_load_time_s=self._zero_load_time_s,
+            control_interval_s=params.clock[:, layout.INTERVAL_S],
+        )
+
+    def truth(self) -> Truth:
+        """The system as it is; for rewards, metrics and pictures, never for a policy."""
+        state = self._state
+        row = state.row
+        arrived, answered, errors = (
+            row[:, column] for column in (layout.ARRIVED, layout.ANSWERED, layout.ERRORS)
+        )
+        rif = state.cell[..., layout.RIF]
+        sent, received = state.arc[..., layout.SENT], state.arc[..., layout.RECEIVED]
+        at_cells = received.sum(axis=(1, 2))
+        gone = state.arc[..., layout.ANSWERED_ARC].sum(axis=(1, 2))
+        books = Books(
+            arrived=arrived,
+            answered=answered,
+            errors=errors,
+            rif=rif.sum(axis=1),
+            to_cells=sent.sum(axis=(1, 2)) - at_cells,
+            to_roots=at_cells - rif.sum(axis=1) - gone,
+        )
+        return Truth(
+            rif=rif,
+            live_servers=state.cell[..., layout.LIVE],
+            received=received,
+            in_system_s=state.row_time[:, layout.IN_SYSTEM_S],
+            rejected=row[:, layout.REJECTED],
+            books=books,
+        )
+
+    def measurements(self) -> Measurements:
+        """Sums and histograms over the measured requests so far."""
+        row, row_time = self._state.row, self._state.row_time
+        return Measurements(
+            arrived=row[:, layout.MEASURED],
+            arrived_away=row[:, layout.MEASURED_AWAY],
+            errors=row[:, layout.MEASURED_ERRORS],
+            latency_sum_s=row_time[:, layout.LATENCY_SUM_S],
+            first_token_sum_s=row_time[:, layout.FIRST_TOKEN_SUM_S],
+            latency_histogram=self._state.histogram[:, layout.LATENCY],
+            first_token_histogram=self._state.histogram[:, layout.FIRST_TOKEN],
+        )
+
+    def live_capacity(self, r: int) -> float:
+        """Requests that row r's live servers can serve in its measured span, at nominal rates."""
+        workload, clock = self._workloads[r], self._params.clock[r]
+        start_s, end_s = clock[layout.MEASURE_FROM_S], clock[layout.MEASURE_TO_S]
+        total = 0.0
+        for j, schedule in enumerate(workload.live_servers if workload else ()):
+            times_s = [*(time_s for time_s, _ in schedule), math.inf]
+            for e, (_, live) in enumerate(schedule):
+                span_s = min(times_s[e + 1], end_s) - max(times_s[e], start_s)
+                total += max(span_s, 0.0) * live * float(self._server_rps[r, j])
+        return total
+
+    def request_log(self, r: int) -> dict[str, FloatArray]:
+        """Columns of row r's answered requests, in the order in which the answers were taken in.
+
+        Raises:
+            ValueError: The simulator was made without `log=True`.
+        """
+        if not self._logged:
+            raise ValueError("no request log was kept; make the simulator with log=True")
+        log = self._state.log[r, : self._state.row[r, layout.LOG_SIZE]]
+        return {name: log[:, column].copy() for name, column in LOG_COLUMNS.items()}
+
+
+LOG_COLUMNS = {
+    "root": layout.LOG_ROOT,
+    "cell": layout.LOG_CELL,
+    "server": layout.LOG_SERVER,
+    "arrival_s": layout.LOG_ARRIVAL_S,
+    "leaf_s": layout.LOG_LEAF_S,
+    "first_token_s": layout.LOG_FIRST_TOKEN_S,
+    "done_s": layout.LOG_DONE_S,
+    "answer_s": layout.LOG_ANSWER_S,
+}
+"""Columns of the request log; server -1 marks an error."""
