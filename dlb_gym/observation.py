@@ -10,7 +10,7 @@ all fields are zero.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -96,7 +96,8 @@ FIELDS = (
     Field("control_interval", 1000.0, "control interval, in Z"),
 )
 FIELD_NAMES = tuple(field.name for field in FIELDS)
-_HIGH = np.array([field.high for field in FIELDS])
+_HIGH = np.array([field.high for field in FIELDS], dtype=np.float32)
+_INDEX = {name: index for index, name in enumerate(FIELD_NAMES)}
 
 
 class Observation:
@@ -114,65 +115,94 @@ class Observation:
     @property
     def space(self) -> gym.spaces.Box:
         """Box of shape (roots * cells * fields,), float32."""
-        high = np.tile(_HIGH.astype(np.float32), self.num_roots * self.num_cells)
+        high = np.tile(_HIGH, self.num_roots * self.num_cells)
         return gym.spaces.Box(np.zeros_like(high), high, dtype=np.float32)
 
     def decode(self, observation: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
         """Named fields of an observation (..., size), each a view of shape (..., R, C)."""
         shape = (*observation.shape[:-1], self.num_roots, self.num_cells, len(FIELDS))
         cube = observation.reshape(shape)
-        return {name: cube[..., index] for index, name in enumerate(FIELD_NAMES)}
+        return {name: cube[..., index] for name, index in _INDEX.items()}
 
     def pack(self, fields: dict[str, FloatArray]) -> NDArray[np.float32]:
         """Observation (n, size) of named fields (n, R, C); saturates at the bounds.
 
         Raises:
-            ValueError: A field is missing, unknown or not finite.
+            ValueError: A field is missing or unknown, or not finite.
         """
         if set(fields) != set(FIELD_NAMES):
             wrong = sorted(set(fields) ^ set(FIELD_NAMES))
             raise ValueError(f"fields must be exactly FIELD_NAMES; missing or unknown: {wrong}")
+        shape = (len(fields["admissible"]), self.num_roots, self.num_cells, len(FIELDS))
+        cube = np.empty(shape, np.float32)
         for name, values in fields.items():
-            if not np.isfinite(values).all():
-                raise ValueError(f"observation field {name!r} is not finite; report this")
-        replications = len(next(iter(fields.values())))
-        cube = np.empty((replications, self.num_roots, self.num_cells, len(FIELDS)), np.float32)
-        for index, field in enumerate(FIELDS):
-            cube[..., index] = np.clip(fields[field.name], 0.0, field.high)
-        return cube.reshape(replications, self.size)
+            cube[..., _INDEX[name]] = np.maximum(values, 0.0)
+        return self._bounded(cube)
 
-    def encode(self, view: View) -> NDArray[np.float32]:
-        """Observation (n, size) of a view."""
-        admissible = view.admissible
+    def constants(self, view: View) -> NDArray[np.float32]:
+        """The fields that do not change during an episode, (n, R, C, fields), others zero."""
         unit_s = view.zero_load_time_s[:, None, None]
-        servers = np.maximum(view.servers, 1)
-        rif = view.rif / servers
+        alpha, beta, knee, smoothing = np.moveaxis(view.model, -1, 0)[:, :, None, :]
+        return self._cube(
+            np.zeros((*view.admissible.shape, len(FIELDS)), np.float32),
+            {
+                "admissible": view.admissible,
+                "rtt": view.rtt_s / unit_s,
+                "model_alpha": view.admissible * alpha / unit_s,
+                "model_beta": view.admissible * beta / unit_s,
+                "model_knee": view.admissible * knee,
+                "model_smoothing": view.admissible * smoothing,
+                "zero_load_time_s": view.admissible * unit_s,
+                "control_interval": view.admissible * view.control_interval_s[:, None, None] / unit_s,
+            },
+        )
+
+    def encode(self, view: View, constants: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Observation (n, size) of a view.
+
+        Args:
+            view: What roots know; its arrays are zero where there is no arc, but for those that
+                are masked here.
+            constants: See `constants`, of the same episodes.
+        """
+        arcs = view.admissible
+        unit_s = view.zero_load_time_s[:, None, None]
+        per_server = 1.0 / np.maximum(view.servers, 1)
+        rif = view.rif * per_server
         alpha, beta, knee, smoothing = np.moveaxis(view.model, -1, 0)[:, :, None, :]
         curve = LatencyModel(alpha / unit_s, beta / unit_s, knee, smoothing).at(rif)
-        sent_by_root = np.maximum(view.interval_sent.sum(axis=-1, keepdims=True), 1)
-        fields = {
-            "admissible": 1.0,
-            "rtt": view.rtt_s / unit_s,
-            "probe_age": view.probe_age_s / unit_s,
-            "rif": rif,
-            "servers": view.servers / view.fleet_servers[:, None, None],
-            "serving_latency": curve.latency,
-            "marginal_latency": curve.marginal_latency,
-            "model_alpha": alpha / unit_s,
-            "model_beta": beta / unit_s,
-            "model_knee": knee,
-            "model_smoothing": smoothing,
-            "error_rate": view.error_rate,
-            "aversion": 0.0,
-            "outstanding": (view.sent - view.answered) / servers,
-            "unseen": (view.sent - view.received) / servers,
-            "routing": view.interval_sent / sent_by_root,
-            "arrival_load": (view.arrival_rps / view.fleet_rps[:, None])[:, :, None],
-            "capacity_load": view.servers
-            * (view.server_rps / view.fleet_rps[:, None])[:, None, :],
-            "zero_load_time_s": unit_s,
-            "control_interval": view.control_interval_s[:, None, None] / unit_s,
-        }
-        return self.pack(
-            {name: np.where(admissible, values, 0.0) for name, values in fields.items()}
+        sent_by_root = np.maximum(np.add.reduce(view.interval_sent, -1, keepdims=True), 1)
+        share_of_fleet = (view.server_rps / view.fleet_rps[:, None])[:, None, :]
+        arrival_load = (view.arrival_rps / view.fleet_rps[:, None])[:, :, None]
+        cube = self._cube(
+            constants.copy(),
+            {
+                "probe_age": arcs * (view.probe_age_s / unit_s),
+                "rif": rif,
+                "servers": view.servers / view.fleet_servers[:, None, None],
+                "serving_latency": arcs * curve.latency,
+                "marginal_latency": arcs * curve.marginal_latency,
+                "error_rate": view.error_rate,
+                "outstanding": (view.sent - view.answered) * per_server,
+                "unseen": (view.sent - view.received) * per_server,
+                "routing": view.interval_sent / sent_by_root,
+                "arrival_load": arcs * arrival_load,
+                "capacity_load": view.servers * share_of_fleet,
+            },
         )
+        return self._bounded(cube)
+
+    def _cube(
+        self, cube: NDArray[np.float32], fields: dict[str, NDArray[Any]]
+    ) -> NDArray[np.float32]:
+        for name, values in fields.items():
+            cube[..., _INDEX[name]] = values
+        return cube
+
+    def _bounded(self, cube: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Saturates at the upper bounds and flattens; nothing that is not finite passes."""
+        if not np.isfinite(cube).all():
+            bad = FIELD_NAMES[int(np.argwhere(~np.isfinite(cube))[0][-1])]
+            raise ValueError(f"observation field {bad!r} is not finite; report this")
+        np.minimum(cube, _HIGH, out=cube)
+        return cube.reshape(len(cube), self.size)

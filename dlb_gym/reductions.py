@@ -20,6 +20,7 @@ def ordered_sum(
         axis: The axis to add along.
         keepdims: Keep the axis with length 1.
     """
-    running = np.add.accumulate(values, axis=axis)
-    last = np.take(running, [-1], axis=axis)
-    return last if keepdims else np.squeeze(last, axis=axis)
+    running = np.moveaxis(np.add.accumulate(values, axis=axis), axis, -1)
+    if keepdims:
+        return np.moveaxis(running[..., -1:], -1, axis)
+    return np.asarray(running[..., -1])

@@ -62,7 +62,6 @@ class Truth(NamedTuple):
         in_system_s: (n,) integral over the last interval of the requests that arrived at a root
             and were not answered there, request seconds.
         rejected: (n,) errors at leaves in the last interval.
-        books: Where every request is.
     """
 
     rif: IntArray
@@ -70,7 +69,6 @@ class Truth(NamedTuple):
     received: IntArray
     in_system_s: FloatArray
     rejected: IntArray
-    books: Books
 
 
 def one_way_s(scenario: Scenario) -> FloatArray:
@@ -100,6 +98,9 @@ class Simulator:
         num_cells: C, at least the cells of every scenario to come.
         log: Keep one record of every answered request (see `request_log`).
 
+    Attributes:
+        admissible: (n, R, C) arcs.
+
     Raises:
         ValueError: A size is below 1.
     """
@@ -125,6 +126,8 @@ class Simulator:
         )  # fmt: skip
         self._params.tau_s[:] = np.nan
         self._params.clock[:, layout.INTERVAL_S] = 1.0
+        self.admissible: NDArray[np.bool_] = np.zeros((n, roots, cells), dtype=np.bool_)
+        self._rtt_s = np.zeros((n, roots, cells))
         self._workloads: list[Workload | None] = [None] * n
         self._drawn_s = np.full(n, math.inf)
         self._model = np.ones((n, cells, 4))
@@ -142,11 +145,6 @@ class Simulator:
     def time_s(self) -> FloatArray:
         """(n,) clock."""
         return self._state.step * self._params.clock[:, layout.INTERVAL_S]
-
-    @property
-    def admissible(self) -> NDArray[np.bool_]:
-        """(n, R, C) arcs."""
-        return ~np.isnan(self._params.tau_s)
 
     def reset_row(self, r: int, scenario: Scenario, seed: int, episode: int) -> None:
         """Starts an episode in row r: an empty system at clock 0.
@@ -216,6 +214,8 @@ class Simulator:
         )
         params.tau_s[r] = np.nan
         params.tau_s[r, :roots, :cells] = tau_s
+        self.admissible[r] = ~np.isnan(params.tau_s[r])
+        self._rtt_s[r] = 2.0 * np.where(self.admissible[r], params.tau_s[r], 0.0)
         params.own_cell[r] = layout.NONE
         names = [cell.name for cell in scenario.cells]
         for i, root in enumerate(scenario.roots):
@@ -301,12 +301,11 @@ class Simulator:
 
     def view(self) -> View:
         """What roots know now. Its arrays change with the next interval."""
-        params, state = self._params, self._state
-        admissible = self.admissible
+        state = self._state
         time_s = self.time_s[:, None, None]
         return View(
-            admissible=admissible,
-            rtt_s=2.0 * np.where(admissible, params.tau_s, 0.0),
+            admissible=self.admissible,
+            rtt_s=self._rtt_s,
             probe_age_s=time_s - state.held_time[..., layout.HELD_EMITTED_S],
             rif=state.held[..., layout.HELD_RIF],
             servers=state.held[..., layout.HELD_SERVERS],
@@ -321,35 +320,35 @@ class Simulator:
             fleet_rps=self._fleet_rps,
             fleet_servers=self._fleet_servers,
             zero_load_time_s=self._zero_load_time_s,
-            control_interval_s=params.clock[:, layout.INTERVAL_S],
+            control_interval_s=self._params.clock[:, layout.INTERVAL_S],
         )
 
     def truth(self) -> Truth:
-        """The system as it is; for rewards, metrics and pictures, never for a policy."""
+        """The system as it is; for rewards and pictures, never for a policy."""
         state = self._state
-        row = state.row
-        arrived, answered, errors = (
-            row[:, column] for column in (layout.ARRIVED, layout.ANSWERED, layout.ERRORS)
-        )
-        rif = state.cell[..., layout.RIF]
-        sent, received = state.arc[..., layout.SENT], state.arc[..., layout.RECEIVED]
-        at_cells = received.sum(axis=(1, 2))
-        gone = state.arc[..., layout.ANSWERED_ARC].sum(axis=(1, 2))
-        books = Books(
-            arrived=arrived,
-            answered=answered,
-            errors=errors,
-            rif=rif.sum(axis=1),
-            to_cells=sent.sum(axis=(1, 2)) - at_cells,
-            to_roots=at_cells - rif.sum(axis=1) - gone,
-        )
         return Truth(
-            rif=rif,
+            rif=state.cell[..., layout.RIF],
             live_servers=state.cell[..., layout.LIVE],
-            received=received,
+            received=state.arc[..., layout.RECEIVED],
             in_system_s=state.row_time[:, layout.IN_SYSTEM_S],
-            rejected=row[:, layout.REJECTED],
-            books=books,
+            rejected=state.row[:, layout.REJECTED],
+        )
+
+    def books(self) -> Books:
+        """Where every request is."""
+        row, arc = self._state.row, self._state.arc
+        rif = self._state.cell[..., layout.RIF].sum(axis=1)
+        sent, received, gone = (
+            arc[..., column].sum(axis=(1, 2))
+            for column in (layout.SENT, layout.RECEIVED, layout.ANSWERED_ARC)
+        )
+        return Books(
+            arrived=row[:, layout.ARRIVED],
+            answered=row[:, layout.ANSWERED],
+            errors=row[:, layout.ERRORS],
+            rif=rif,
+            to_cells=sent - received,
+            to_roots=received - rif - gone,
         )
 
     def measurements(self) -> Measurements:

@@ -85,6 +85,7 @@ class Task:
         self._facts = RewardFacts(np.ones(n), np.ones(n), np.ones(n), np.zeros(n))
         self._capacity = np.zeros((n, roots, cells))
         self._offered_capacity = np.ones(n)
+        self._constants: NDArray[np.float32] = np.zeros(0, dtype=np.float32)
 
     @property
     def admissible(self) -> Mask:
@@ -117,6 +118,7 @@ class Task:
         for r in chosen:
             self._start(int(r))
         self._warm_up(chosen)
+        self._constants = self.spec.observation.constants(self.simulator.view())
         return self.observe()
 
     def seed(self, chosen: IntArray, seeds: Sequence[int]) -> None:
@@ -167,7 +169,7 @@ class Task:
 
     def observe(self) -> NDArray[np.float32]:
         """Observation (n, size) of what roots know now."""
-        return self.spec.observation.encode(self.simulator.view())
+        return self.spec.observation.encode(self.simulator.view(), self._constants)
 
     def step(self, decision: Decision, rows: Mask | None = None) -> Step:
         """Holds a decision for one control interval.
@@ -205,7 +207,7 @@ class Task:
     def drain(self) -> None:
         """After the horizon: no arrivals, no decisions, until every request is answered."""
         while True:
-            books = self.simulator.truth().books
+            books = self.simulator.books()
             unfinished = books.arrived - books.answered - books.errors > 0
             if not unfinished.any():
                 return
@@ -217,7 +219,7 @@ class Task:
         Latencies are NaN where nothing was answered.
         """
         measured = self.simulator.measurements()
-        books = self.simulator.truth().books
+        books = self.simulator.books()
         answered = int(measured.latency_histogram[r].sum())
         arrived, errors = int(measured.arrived[r]), int(measured.errors[r])
         metrics: dict[str, float] = {

@@ -1,0 +1,72 @@
+"""Rates and times that follow from a scenario: what it could serve, and what it offers.
+
+With E[P], E[D] the mean prompt and output tokens, t_p, t_d the seconds per token of cell j, k_j its
+servers and s the decode slots of one server (paper B.1, "theoretical request processing rate"):
+
+    nominal rate    k_j / max(E[P] t_p, E[D] t_d / s)
+    zero-load time  E[P] t_p + E[D] t_d
+    offered rate    utilisation * sum of the nominal rates
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlb_gym.reductions import ordered_sum
+from dlb_gym.scenario import Scenario
+from dlb_gym.trace import load_trace
+
+
+def mean_tokens(scenario: Scenario) -> tuple[float, float]:
+    """Mean prompt and output tokens of a request: the trace's if there is one.
+
+    Raises:
+        TraceError: The trace cannot be used.
+    """
+    trace = scenario.demand.trace
+    if trace is None:
+        return scenario.tokens.prompt.mean_tokens, scenario.tokens.output.mean_tokens
+    return load_trace(trace).mean_tokens
+
+
+def nominal_rates_rps(scenario: Scenario) -> NDArray[np.float64]:
+    """The most requests per second each cell can serve with all its servers, shape (cells,)."""
+    prefill_s, decode_s = _stage_times_s(scenario)
+    servers = np.array([cell.servers for cell in scenario.cells], dtype=np.float64)
+    slots = scenario.server.decode_slots
+    rates_rps: NDArray[np.float64] = servers / np.maximum(prefill_s, decode_s / slots)
+    return rates_rps
+
+
+def zero_load_times_s(scenario: Scenario) -> NDArray[np.float64]:
+    """Mean serving latency in each cell when it is empty, seconds, shape (cells,)."""
+    prefill_s, decode_s = _stage_times_s(scenario)
+    return prefill_s + decode_s
+
+
+def zero_load_time_s(scenario: Scenario) -> float:
+    """Zero-load time of the fleet, seconds: the cells' mean, weighted by nominal rate."""
+    rates_rps = nominal_rates_rps(scenario)
+    weighted = ordered_sum(rates_rps * zero_load_times_s(scenario))
+    return float(weighted / ordered_sum(rates_rps))
+
+
+def offered_rate_rps(scenario: Scenario) -> float:
+    """Mean rate of all roots together, without bursts, requests per second."""
+    return scenario.demand.utilisation * float(ordered_sum(nominal_rates_rps(scenario)))
+
+
+def demand_shares(scenario: Scenario) -> NDArray[np.float64]:
+    """Each root's share of the offered rate, shape (roots,), adding up to 1."""
+    demand = np.array([root.demand for root in scenario.roots], dtype=np.float64)
+    shares: NDArray[np.float64] = demand / ordered_sum(demand)
+    return shares
+
+
+def _stage_times_s(scenario: Scenario) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean work of a request in prefill and in decode, seconds, shape (cells,) each."""
+    prompt_tokens, output_tokens = mean_tokens(scenario)
+    prefill = np.array([cell.prefill_s_per_token for cell in scenario.cells], dtype=np.float64)
+    decode = np.array([cell.decode_s_per_token for cell in scenario.cells], dtype=np.float64)
+    return prompt_tokens * prefill, output_tokens * decode

@@ -1,0 +1,309 @@
+"""Recorded request traces: CSV, CSV.gz, JSON lines and JSON lines.gz.
+
+A row is one request: its time, prompt tokens and output tokens. Times are numbers, which
+`time_unit_s` turns into seconds, or ISO wall clock ("2023-11-16 18:15:46.6805900", up to nine
+fractional digits, UTC unless an offset is given). Rows must be sorted by time; equal times keep
+file order. Blank lines are skipped.
+
+A request of zero output tokens is kept: it is served, and done, once its prompt is (a cancelled or
+scoring request). Only a trace without any tokens is refused.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlb_gym.scenario import Trace, nearest_key
+from dlb_gym.trace_file import Row, TraceError, TraceFile
+
+MAX_TOKENS = 100_000_000
+"""More tokens than this in one request are taken for a wrong column."""
+
+_WALL_CLOCK = re.compile(
+    r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?\s?(Z|[+-]\d\d:?\d\d)?"
+)
+_CACHED_TRACES = 4
+
+
+@dataclass(frozen=True)
+class TraceFormat:
+    """Columns by which a published kind of trace is recognised."""
+
+    time_column: str
+    prompt_column: str
+    output_column: str
+    time_unit_s: float = 1.0
+
+    @property
+    def columns(self) -> tuple[str, str, str]:
+        """Time, prompt and output column."""
+        return (self.time_column, self.prompt_column, self.output_column)
+
+
+KNOWN_FORMATS: Mapping[str, TraceFormat] = MappingProxyType(
+    {
+        "Azure LLM inference": TraceFormat("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
+        "Mooncake": TraceFormat("timestamp", "input_length", "output_length", 1e-3),
+        "BurstGPT": TraceFormat("Timestamp", "Request tokens", "Response tokens"),
+        "Vidur": TraceFormat("arrived_at", "num_prefill_tokens", "num_decode_tokens"),
+        "Splitwise": TraceFormat("arrival_timestamp", "prompt_size", "token_size"),
+        "vLLM requests": TraceFormat("arrival_time", "prompt_len", "output_len"),
+        "OpenAI usage": TraceFormat("timestamp", "prompt_tokens", "completion_tokens"),
+    }
+)
+
+
+@dataclass(frozen=True, eq=False)
+class TraceColumns:
+    """The requests of a trace in file order: read-only float64 arrays of shape (requests,).
+
+    Attributes:
+        time_s: Seconds since the first request, ascending; the last exceeds 0.
+        prompt_tokens: Whole numbers >= 0.
+        output_tokens: Whole numbers >= 0.
+    """
+
+    time_s: NDArray[np.float64]
+    prompt_tokens: NDArray[np.float64]
+    output_tokens: NDArray[np.float64]
+
+    @cached_property
+    def mean_tokens(self) -> tuple[float, float]:
+        """Mean prompt and output tokens of a request."""
+        count = self.time_s.size
+        return (
+            math.fsum(self.prompt_tokens.tolist()) / count,
+            math.fsum(self.output_tokens.tolist()) / count,
+        )
+
+
+def describe_trace(
+    path: str | Path,
+    *,
+    time_column: str | None = None,
+    prompt_column: str | None = None,
+    output_column: str | None = None,
+    time_unit_s: float | None = None,
+) -> Trace:
+    """The description of a trace file by which a scenario names it.
+
+    Args:
+        path: A file ending in .csv, .csv.gz, .jsonl or .jsonl.gz.
+        time_column: Name of the time column; by default, as the other names, that of the first of
+            `KNOWN_FORMATS` whose columns the file has.
+        prompt_column: Name of the column of prompt tokens.
+        output_column: Name of the column of output tokens.
+        time_unit_s: Seconds per unit of a numeric time; by default the known format's, else 1.
+
+    Raises:
+        TraceError: The file cannot be read, is empty or larger than `trace_file.MAX_TRACE_BYTES`,
+            a named column does not exist, or the columns are not known and not all named.
+    """
+    file = TraceFile(path)
+    header = file.header()
+    given = (time_column, prompt_column, output_column)
+    for column in given:
+        if column is not None:
+            _require_column(file, header, column)
+    fit = _best_fit(given, header)
+    if fit is None:
+        known = "; ".join(", ".join(known.columns) for known in KNOWN_FORMATS.values())
+        raise TraceError(
+            f"{file.name} has the columns {', '.join(header)[:300]}; these are not known "
+            f"({known}), so name time_column, prompt_column and output_column"
+        )
+    return Trace(
+        path=str(path),
+        sha256=file.sha256,
+        time_column=fit.time_column,
+        prompt_column=fit.prompt_column,
+        output_column=fit.output_column,
+        time_unit_s=fit.time_unit_s if time_unit_s is None else time_unit_s,
+    )
+
+
+def load_trace(trace: Trace) -> TraceColumns:
+    """Reads a trace, or returns what was read before from the same content and columns.
+
+    Raises:
+        TraceError: The file is missing, changed (its SHA-256 differs), empty, larger than
+            `trace_file.MAX_TRACE_BYTES`, lacks a column, has fewer than two different times, no
+            tokens at all, or a line that is not sorted or holds no valid number.
+    """
+    by_content = trace.model_copy(update={"path": ""})
+    if by_content not in _loaded:
+        columns = _read(trace)
+        while len(_loaded) >= _CACHED_TRACES:
+            _loaded.pop(next(iter(_loaded)))
+        _loaded[by_content] = columns
+    return _loaded[by_content]
+
+
+_loaded: dict[Trace, TraceColumns] = {}
+"""What was read last, by content rather than path."""
+
+
+def _read(trace: Trace) -> TraceColumns:
+    file = TraceFile(trace.path)
+    if file.sha256 != trace.sha256:
+        raise TraceError(
+            f"{file.name} has changed: its SHA-256 is {file.sha256}, the scenario names "
+            f"{trace.sha256}; restore the file or describe the trace anew"
+        )
+    header = file.header()
+    for column in (trace.time_column, trace.prompt_column, trace.output_column):
+        _require_column(file, header, column)
+    columns = _columns(file, trace)
+    for values in (columns.time_s, columns.prompt_tokens, columns.output_tokens):
+        values.setflags(write=False)
+    return columns
+
+
+def _best_fit(
+    given: tuple[str | None, str | None, str | None], header: tuple[str, ...]
+) -> TraceFormat | None:
+    """The format with the fewest names changed by those given, all of whose columns exist."""
+    fits: list[tuple[int, TraceFormat]] = []
+    for known in KNOWN_FORMATS.values():
+        names = [name or own for name, own in zip(given, known.columns, strict=True)]
+        changed = sum(name != own for name, own in zip(names, known.columns, strict=True))
+        if all(name in header for name in names):
+            unit_s = 1.0 if changed else known.time_unit_s
+            fits.append((changed, TraceFormat(names[0], names[1], names[2], unit_s)))
+    return min(fits, key=lambda fit: fit[0])[1] if fits else None
+
+
+def _require_column(file: TraceFile, header: tuple[str, ...], column: str) -> None:
+    if column not in header:
+        raise TraceError(
+            f"{file.name} has no column {column!r}{nearest_key(column, header)}; "
+            f"its columns are {', '.join(header)[:300]}"
+        )
+
+
+def _columns(file: TraceFile, trace: Trace) -> TraceColumns:
+    times, prompts, outputs = array("d"), array("d"), array("d")
+    first: _Instant | None = None
+    last: object = None
+    for row in file.rows():
+        place = f"{file.name}, line {row.line}"
+        value = _value(row, trace.time_column, place)
+        instant = _instant(value, trace.time_unit_s, place)
+        first = first or instant
+        time_s = instant.since(first, place)
+        if times and time_s < times[-1]:
+            raise TraceError(
+                f"{place}: the time {value!r} comes before {last!r}, that of the request above; "
+                f"sort the file by {trace.time_column!r}"
+            )
+        last = value
+        times.append(time_s)
+        for column, tokens in ((trace.prompt_column, prompts), (trace.output_column, outputs)):
+            tokens.append(_tokens(_value(row, column, place), column, place))
+    columns = TraceColumns(np.array(times), np.array(prompts), np.array(outputs))
+    _require_rate(file, columns)
+    return columns
+
+
+def _require_rate(file: TraceFile, columns: TraceColumns) -> None:
+    """A replay needs two different times, and a nominal rate needs tokens."""
+    count = columns.time_s.size
+    if count == 0:
+        raise TraceError(f"{file.name} has no requests; give a file with two or more")
+    if columns.time_s[-1] <= 0:
+        raise TraceError(
+            f"{file.name}: all {count} requests have the same time, so there is no rate to "
+            "replay; give a trace with two or more different times"
+        )
+    if not (columns.prompt_tokens.any() or columns.output_tokens.any()):
+        raise TraceError(f"{file.name}: no request has any tokens; check the column names")
+
+
+def _value(row: Row, column: str, place: str) -> object:
+    if column not in row.index_of:
+        raise TraceError(f"{place}: there is no {column!r}; correct or drop the line")
+    return row.values[row.index_of[column]]
+
+
+@dataclass(frozen=True)
+class _Instant:
+    """A point of time: whole nanoseconds of UTC, or a number of seconds from an unknown origin."""
+
+    nanoseconds: int | None
+    seconds: float
+
+    def since(self, first: _Instant, place: str) -> float:
+        """Seconds since `first`."""
+        if (self.nanoseconds is None) != (first.nanoseconds is None):
+            raise TraceError(
+                f"{place}: numbers and wall-clock times are mixed; write all times one way"
+            )
+        if self.nanoseconds is None or first.nanoseconds is None:
+            return self.seconds - first.seconds
+        return (self.nanoseconds - first.nanoseconds) / 1e9
+
+
+def _instant(value: object, unit_s: float, place: str) -> _Instant:
+    try:
+        number = _number(value)
+    except ValueError:
+        return _Instant(_wall_clock_ns(str(value), unit_s, place), 0.0)
+    if not math.isfinite(number):
+        raise TraceError(f"{place}: the time {value!r} is not finite; correct or drop the line")
+    return _Instant(None, number * unit_s)
+
+
+def _wall_clock_ns(text: str, unit_s: float, place: str) -> int:
+    match = _WALL_CLOCK.fullmatch(text.strip())
+    try:
+        if match is None:
+            raise ValueError(text)
+        date, time, fraction, offset = match.groups()
+        whole = datetime.fromisoformat(f"{date}T{time}{offset or '+00:00'}")
+    except ValueError:
+        raise TraceError(
+            f"{place}: the time {text[:80]!r} is neither a number nor wall clock as "
+            "'2023-11-16 18:15:46.6805900'; correct the line or name another time column"
+        ) from None
+    if unit_s != 1.0:
+        raise TraceError(
+            f"{place}: time_unit_s = {unit_s} has no meaning for the wall-clock time {text!r}; "
+            "leave it at 1"
+        )
+    since_epoch = whole - datetime(1970, 1, 1, tzinfo=UTC)
+    seconds = since_epoch.days * 86_400 + since_epoch.seconds
+    return seconds * 1_000_000_000 + int((fraction or "0").ljust(9, "0"))
+
+
+def _tokens(value: object, column: str, place: str) -> float:
+    try:
+        number = _number(value)
+    except ValueError:
+        number = math.nan
+    if not (0 <= number <= MAX_TOKENS and number.is_integer()):
+        raise TraceError(
+            f"{place}: {column} = {str(value)[:80]!r} must be a whole number from 0 to "
+            f"{MAX_TOKENS}; correct or drop the line"
+        )
+    return number
+
+
+def _number(value: object) -> float:
+    """The value as a float; ValueError unless it is a number or the text of one."""
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise ValueError(f"{value} is too large") from error
+    raise ValueError(f"{value!r} is not a number")

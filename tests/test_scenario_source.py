@@ -1,0 +1,231 @@
+"""Where scenarios come from: names, files, dictionaries, bases and changes."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dlb_gym.network import NetworkError, rtt_s
+from dlb_gym.rates import demand_shares, nominal_rates_rps, offered_rate_rps, zero_load_time_s
+from dlb_gym.scenario import Burst, Outage
+from dlb_gym.scenario_source import (
+    SCENARIO_DIR,
+    ScenarioError,
+    load_scenario,
+    override,
+    scenario_names,
+)
+from tests.scenarios_by_hand import DATA, needs, two_cells
+
+GCP = DATA / "network" / "gcp_rtt_2019_ms.csv"
+
+
+def test_the_shipped_scenarios_are_those_promised() -> None:
+    assert set(scenario_names()) >= {
+        "global_six",
+        "burst",
+        "outage",
+        "sand",
+        "boulder",
+        "homogeneous",
+        "hot",
+        "residency",
+    }
+
+
+@pytest.mark.parametrize("name", scenario_names())
+def test_a_shipped_scenario_loads_bears_its_name_and_says_what_it_probes(name: str) -> None:
+    assert load_scenario(name).name == name
+    comment = (SCENARIO_DIR / f"{name}.toml").read_text(encoding="utf-8").split("\nbase = ")[0]
+    opening = [line for line in comment.splitlines() if line.startswith("#")]
+    assert comment.startswith("#")
+    assert any("Probes" in line for line in opening)
+
+
+def test_global_six_has_the_loads_its_comment_states() -> None:
+    scenario = load_scenario("global_six")
+    assert len({cell.region.split("-")[0] for cell in scenario.cells}) == 3
+    rates_rps = nominal_rates_rps(scenario)
+    demand_rps = demand_shares(scenario) * offered_rate_rps(scenario)
+    demand_of, rate_of = demand_rps.reshape(3, 2).sum(axis=1), rates_rps.reshape(3, 2).sum(axis=1)
+    percent = np.rint(100 * demand_of / rate_of).tolist()
+    assert percent == [96, 77, 55]
+    assert [round(100 * demand_rps[k] / rates_rps[k]) for k in (1, 3)] == [142, 106]
+    assert demand_rps.sum() / rates_rps.sum() == pytest.approx(0.8)
+
+
+def test_sand_is_global_six_with_tenths_of_the_time_and_ten_times_the_rate() -> None:
+    sand, six = load_scenario("sand"), load_scenario("global_six")
+    for fine, coarse in zip(sand.cells, six.cells, strict=True):
+        assert (fine.name, fine.servers) == (coarse.name, coarse.servers)
+        assert fine.prefill_s_per_token == pytest.approx(coarse.prefill_s_per_token / 10)
+        assert fine.decode_s_per_token == pytest.approx(coarse.decode_s_per_token / 10)
+    assert offered_rate_rps(sand) == pytest.approx(10 * offered_rate_rps(six))
+    assert sand.probe_interval_s == 1e-3
+
+
+def test_boulders_take_minutes_and_hot_runs_at_95_percent() -> None:
+    boulder = load_scenario("boulder")
+    assert zero_load_time_s(boulder) > 120
+    assert boulder.warmup_s > 10 * zero_load_time_s(boulder)
+    assert load_scenario("hot").demand.utilisation == 0.95
+
+
+def test_homogeneous_cells_differ_in_name_and_region_alone() -> None:
+    cells = load_scenario("homogeneous").cells
+    designs = {(c.servers, c.prefill_s_per_token, c.decode_s_per_token) for c in cells}
+    assert len(designs) == 1
+
+
+def test_burst_and_outage_are_disturbed_global_six() -> None:
+    six = load_scenario("global_six")
+    disturbed = {"burst": Burst(), "outage": Outage()}
+    for name, disturbance in disturbed.items():
+        expected = override(six, {"name": name, "disturbances": [disturbance.model_dump()]})
+        assert load_scenario(name) == expected
+
+
+def test_residency_keeps_european_requests_in_europe_only() -> None:
+    for root in load_scenario("residency").roots:
+        if root.region.startswith("europe"):
+            assert root.reachable == ("europe-west1", "europe-west3")
+        else:
+            assert root.reachable is None
+
+
+def test_a_base_is_changed_where_the_document_says_so() -> None:
+    document = {
+        "base": "global_six",
+        "demand": {"utilisation": 0.6},
+        "cells.2.servers": 3,
+        "tokens": {"output": {"mean_tokens": 100.0}},
+    }
+    expected = override(
+        load_scenario("global_six"),
+        {"demand.utilisation": 0.6, "cells.2.servers": 3, "tokens.output.mean_tokens": 100.0},
+    )
+    assert load_scenario(document) == expected
+
+
+def test_a_file_may_have_a_base(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('base = "global_six"\nname = "mine"\nhorizon_s = 30\n', encoding="utf-8")
+    assert load_scenario(path) == override(
+        load_scenario("global_six"), {"name": "mine", "horizon_s": 30.0}
+    )
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"base": "globl_six"}, "'globl_six' is no shipped scenario; nearest valid key: 'global_s"),
+        ({"base": 3}, "base = 3 is no shipped scenario"),
+        ({"base": "hot"}, "has a base itself; name that one, 'global_six'"),
+        ({"base": "global_six", "horizn_s": 1.0}, "'horizn_s' is unknown; nearest .*'horizon_s'"),
+        ({"base": "global_six", "cells.6.servers": 1}, "'cells.6' does not lead to a value"),
+        ({"base": "global_six", "cells": 0}, "'cells': Input should be a valid tuple"),
+    ],
+)
+def test_a_bad_base_or_change_of_it_is_refused(document: dict[str, object], message: str) -> None:
+    with pytest.raises(ScenarioError, match=message):
+        load_scenario(document)
+
+
+def test_an_unknown_name_lists_what_is_shipped() -> None:
+    with pytest.raises(ScenarioError, match=r"'global-six' is not shipped; nearest .*'global_six'"):
+        load_scenario("global-six")
+
+
+def test_files_that_are_missing_or_not_toml_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match="does not exist or is not a file"):
+        load_scenario(tmp_path / "none.toml")
+    broken = tmp_path / "broken.toml"
+    broken.write_bytes(b"name = \xff")
+    with pytest.raises(ScenarioError, match="is not readable TOML"):
+        load_scenario(broken)
+    broken.write_text("name = ", encoding="utf-8")
+    with pytest.raises(ScenarioError, match="is not readable TOML"):
+        load_scenario(broken)
+
+
+def test_a_scenario_and_its_document_load_as_themselves() -> None:
+    scenario = load_scenario("residency")
+    assert load_scenario(scenario) is scenario
+    assert load_scenario(scenario.model_dump()) == scenario
+    assert load_scenario(scenario.model_dump(mode="json")) == scenario
+
+
+def test_changes_reach_into_tables_and_lists_and_keep_the_rest() -> None:
+    scenario = two_cells()
+    changes = {"cells.1.servers": 7, "demand": {"profile": {"peak_hour": 3.0}}}
+    changed = override(scenario, changes)
+    assert changed.cells[1].servers == 7
+    assert changed.cells[0] == scenario.cells[0]
+    assert changed.demand.utilisation == 0.5
+    assert changed.demand.profile.peak_hour == 3.0
+    assert scenario.cells[1].servers == 4
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("demnd.utilisation", "'demnd' is unknown; nearest valid key: 'demand'"),
+        ("demand.utilization", "'demand.utilization' is unknown; nearest valid key: 'utilisation'"),
+        ("demand.utilisation.x", "'demand.utilisation.x' does not lead to a value"),
+        ("cells.9.servers", "'cells.9' does not lead to a value"),
+        ("cells.first.servers", "'cells.first' does not lead to a value"),
+        ("demand.trace.path", "'demand.trace.path' does not lead to a value"),
+    ],
+)
+def test_a_change_of_what_is_not_there_is_refused(key: str, message: str) -> None:
+    with pytest.raises(ScenarioError, match=message):
+        override(two_cells(), {key: 1})
+
+
+def matrix(folder: Path, regions: list[str]) -> Path:
+    """A measured matrix: 10 ms from the first region to the second, 30 ms back, 1 ms at home."""
+    path = folder / "rtt.csv"
+    path.write_text(f"region,{','.join(regions)}\n{regions[0]},1,10\n{regions[1]},30,1\n")
+    return path
+
+
+def test_a_measured_matrix_replaces_the_model(tmp_path: Path) -> None:
+    path = matrix(tmp_path, ["europe-west4", "us-east4"])
+    scenario = load_scenario(two_cells(), rtt_csv=path)
+    assert scenario.network.rtt_s == ((1e-3, 20e-3), (20e-3, 1e-3))
+    based = {"base": "global_six", **{k: two_cells().model_dump()[k] for k in ("cells", "roots")}}
+    assert load_scenario(based, rtt_csv=path).network.rtt_s == scenario.network.rtt_s
+
+
+def test_a_measured_matrix_serves_regions_the_model_does_not_know(tmp_path: Path) -> None:
+    document = two_cells().model_dump()
+    for key in ("cells", "roots"):
+        for place, region in zip(document[key], ("earth", "moon"), strict=True):
+            place["region"] = region
+    scenario = load_scenario(document, rtt_csv=matrix(tmp_path, ["earth", "moon"]))
+    assert scenario.network.rtt_s == ((1e-3, 20e-3), (20e-3, 1e-3))
+
+
+def test_a_region_the_matrix_lacks_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(NetworkError, match="'europe-west4' is not in the RTT file"):
+        load_scenario(two_cells(), rtt_csv=matrix(tmp_path, ["us-east4", "europe-west3"]))
+
+
+def test_a_matrix_cannot_be_matched_to_places_without_a_region(tmp_path: Path) -> None:
+    path = matrix(tmp_path, ["us-east4", "europe-west4"])
+    for places in (0, [], [{"name": "east"}]):
+        with pytest.raises(ScenarioError, match="must list tables with a region each"):
+            load_scenario({"name": "x", "cells": places, "roots": places}, rtt_csv=path)
+
+
+@needs(GCP)
+@pytest.mark.parametrize("name", scenario_names())
+def test_shipped_scenarios_lie_in_the_measured_matrix(name: str) -> None:
+    scenario = load_scenario(name, rtt_csv=GCP)
+    assert scenario.network.rtt_s is not None
+    measured_s = scenario.network.rtt_s[0][4]
+    modelled_s = rtt_s("us-central1", "asia-northeast1")
+    assert math.isclose(measured_s, modelled_s, rel_tol=0.3)
