@@ -17,7 +17,6 @@ from dlb_gym.engine.cells import run_cell
 from dlb_gym.engine.dispatch import dispatch
 from dlb_gym.engine.layout import (
     ANSWER_HEAD,
-    ANSWER_S,
     ANSWER_TAIL,
     ANSWERED,
     ANSWERED_ARC,
@@ -39,6 +38,8 @@ from dlb_gym.engine.layout import (
     IN_SYSTEM_S,
     INTERVAL_S,
     INTERVAL_SENT,
+    KEY,
+    KEY_SHIFT,
     LAST_ARRIVAL_S,
     LATENCY,
     LATENCY_SUM_S,
@@ -70,11 +71,11 @@ from dlb_gym.engine.layout import (
     QUEUE_LIMIT,
     REJECTED,
     ROUTER_DELAY_S,
-    SEND_NUMBER,
     SERVER,
     WIRE_SIZE,
     Arrivals,
     FloatArray,
+    IdArray,
     IntArray,
     Orders,
     Params,
@@ -104,36 +105,38 @@ def _count_bin(histogram: IntArray, value_s: float) -> None:
 @part
 def _write_log(
     slot: int, i: int, j: int, clock: FloatArray, tau_s: FloatArray, row: IntArray,
-    request: FloatArray, link: IntArray, log: FloatArray,
+    request: FloatArray, log: FloatArray,
 ) -> None:
     entry = log[row[LOG_SIZE]]
     row[LOG_SIZE] += 1
     entry[LOG_ROOT] = i
-    entry[LOG_SEND_NUMBER] = link[slot, SEND_NUMBER]
+    entry[LOG_SEND_NUMBER] = int(request[slot, KEY]) & ((1 << KEY_SHIFT) - 1)
     entry[LOG_CELL] = j
-    entry[LOG_SERVER] = link[slot, SERVER]
+    entry[LOG_SERVER] = request[slot, SERVER]
     entry[LOG_ARRIVAL_S] = request[slot, ARRIVAL_S]
     entry[LOG_LEAF_S] = (request[slot, ARRIVAL_S] + clock[ROUTER_DELAY_S]) + tau_s[i, j]
     entry[LOG_FIRST_TOKEN_S] = request[slot, FIRST_TOKEN_S]
     entry[LOG_DONE_S] = request[slot, DONE_S]
-    entry[LOG_ANSWER_S] = request[slot, ANSWER_S]
+    entry[LOG_ANSWER_S] = request[slot, DONE_S] + tau_s[i, j]
 
 
 @part
 def _take_in_answers(
     i: int, j: int, end_s: float, logged: int, clock: FloatArray, tau_s: FloatArray,
-    row: IntArray, row_time: FloatArray, arc: IntArray, request: FloatArray, link: IntArray,
-    free: IntArray, histogram: IntArray, log: FloatArray,
+    row: IntArray, row_time: FloatArray, arc: IntArray, request: FloatArray,
+    free: IdArray, histogram: IntArray, log: FloatArray,
 ) -> None:
     """Responses of cell j that reach root i by `end_s`."""
     slot = arc[i, j, ANSWER_HEAD]
-    while slot != NONE and request[slot, ANSWER_S] <= end_s:
-        answer_s = request[slot, ANSWER_S]
+    while slot != NONE:
+        answer_s = request[slot, DONE_S] + tau_s[i, j]
+        if answer_s > end_s:
+            break
         arrival_s = request[slot, ARRIVAL_S]
         row_time[IN_SYSTEM_S] -= end_s - answer_s
         arc[i, j, ANSWERED_ARC] += 1
         measured = clock[MEASURE_FROM_S] < arrival_s <= clock[MEASURE_TO_S]
-        if link[slot, SERVER] == NONE:
+        if request[slot, SERVER] == NONE:
             row[ERRORS] += 1
             if measured:
                 row[MEASURED_ERRORS] += 1
@@ -147,10 +150,10 @@ def _take_in_answers(
                 _count_bin(histogram[LATENCY], latency_s)
                 _count_bin(histogram[FIRST_TOKEN], first_token_s)
         if logged != 0:
-            _write_log(slot, i, j, clock, tau_s, row, request, link, log)
+            _write_log(slot, i, j, clock, tau_s, row, request, log)
         free[row[FREE]] = slot
         row[FREE] += 1
-        slot = link[slot, NEXT]
+        slot = int(request[slot, NEXT])
     arc[i, j, ANSWER_HEAD] = slot
     if slot == NONE:
         arc[i, j, ANSWER_TAIL] = NONE
@@ -215,7 +218,7 @@ def _send(
             arrivals.requests[r, i], first, stop, clock, params.tau_s[r, i],
             params.own_cell[r, i], num_cells, state.row[r], state.row_time[r], state.arc[r, i],
             state.credit[r, i], state.cell[r], state.wire_time[r], state.wire_id[r],
-            state.request[r], state.link[r], state.free[r],
+            state.request[r], state.free[r],
         )
         arrivals.next[r, i] = stop
         load = state.arrival_load[r, i]
@@ -233,7 +236,7 @@ def _run_cells(r: int, end_s: float, params: Params, state: State) -> None:
             state.arc[r], state.cell[r], state.cell_time[r], state.server[r, j],
             state.server_free[r, j], state.wire_time[r, j], state.wire_id[r, j],
             state.done_time[r, j], state.done_id[r, j], state.probe[r, j],
-            state.probe_error_rate[r, j], state.request[r], state.link[r],
+            state.probe_error_rate[r, j], state.request[r],
         )
 
 
@@ -246,7 +249,7 @@ def _take_in(r: int, end_s: float, params: Params, state: State) -> None:
                 continue
             _take_in_answers(
                 i, j, end_s, params.shape[r, LOGGED], params.clock[r], params.tau_s[r],
-                state.row[r], state.row_time[r], state.arc[r], state.request[r], state.link[r],
+                state.row[r], state.row_time[r], state.arc[r], state.request[r],
                 state.free[r], state.histogram[r], state.log[r],
             )
             _take_in_probe(

@@ -15,7 +15,6 @@ from dlb_gym.engine.compile import part
 from dlb_gym.engine.heap import pop, pop_wire, push
 from dlb_gym.engine.layout import (
     ANSWER_HEAD,
-    ANSWER_S,
     ANSWER_TAIL,
     CELL_REJECTED,
     DECODE_S_PER_TOKEN,
@@ -24,6 +23,8 @@ from dlb_gym.engine.layout import (
     ERROR_RATE,
     ERROR_TIME_S,
     FIRST_TOKEN_S,
+    KEY,
+    KEY_SHIFT,
     LIVE,
     NEXT,
     NEXT_CHANGE,
@@ -40,13 +41,13 @@ from dlb_gym.engine.layout import (
     RECEIVED,
     REJECTED,
     RIF,
-    ROOT,
     SERVER,
     TOKENS,
     U_LEAF,
     UNFINISHED,
     WIRE_SIZE,
     FloatArray,
+    IdArray,
     IntArray,
 )
 
@@ -56,13 +57,13 @@ ERROR_MEMORY_S = 5.0
 
 @part
 def _settle_prefills(
-    now_s: float, s: int, server: IntArray, request: FloatArray, link: IntArray
+    now_s: float, s: int, server: IntArray, request: FloatArray
 ) -> None:
     """Prompt tokens leave the count at the end of prefill."""
     head = server[s, PREFILL_HEAD]
     while head != NONE and request[head, FIRST_TOKEN_S] <= now_s:
         server[s, TOKENS] -= int(request[head, PROMPT_TOKENS])
-        head = link[head, NEXT]
+        head = int(request[head, NEXT])
     server[s, PREFILL_HEAD] = head
 
 
@@ -79,17 +80,15 @@ def _note_outcome(now_s: float, error: float, c: int, cell_time: FloatArray) -> 
 
 
 @part
-def _answer(c: int, now_s: float, slot: int, tau_s: FloatArray, arc: IntArray,
-            request: FloatArray, link: IntArray) -> None:
+def _answer(c: int, slot: int, arc: IntArray, request: FloatArray) -> None:
     """Puts a response on the way back; on an arc responses keep their order."""
-    i = link[slot, ROOT]
-    request[slot, ANSWER_S] = now_s + tau_s[i, c]
-    link[slot, NEXT] = NONE
+    i = int(request[slot, KEY]) >> KEY_SHIFT
+    request[slot, NEXT] = NONE
     tail = arc[i, c, ANSWER_TAIL]
     if tail == NONE:
         arc[i, c, ANSWER_HEAD] = slot
     else:
-        link[tail, NEXT] = slot
+        request[tail, NEXT] = slot
     arc[i, c, ANSWER_TAIL] = slot
 
 
@@ -103,9 +102,8 @@ def _complete(
     cell_time: FloatArray,
     server: IntArray,
     done_time: FloatArray,
-    done_id: IntArray,
+    done_id: IdArray,
     request: FloatArray,
-    link: IntArray,
 ) -> None:
     """Completions up to and including `until_s`."""
     size = cell[c, DONE_SIZE]
@@ -113,19 +111,19 @@ def _complete(
         now_s = done_time[0]
         slot = pop(done_time, done_id, size)
         size -= 1
-        s = link[slot, SERVER]
-        _settle_prefills(now_s, s, server, request, link)
+        s = int(request[slot, SERVER])
+        _settle_prefills(now_s, s, server, request)
         server[s, TOKENS] -= int(request[slot, OUTPUT_TOKENS])
         server[s, UNFINISHED] -= 1
         _note_outcome(now_s, 0.0, c, cell_time)
-        _answer(c, now_s, slot, tau_s, arc, request, link)
+        _answer(c, slot, arc, request)
         cell[c, RIF] -= 1
     cell[c, DONE_SIZE] = size
 
 
 @part
 def _choose_server(
-    now_s: float, u: float, live: int, server: IntArray, request: FloatArray, link: IntArray
+    now_s: float, u: float, live: int, server: IntArray, request: FloatArray
 ) -> int:
     """Power of two choices on unfinished tokens; a tie goes to the first drawn."""
     scaled = u * live
@@ -135,8 +133,8 @@ def _choose_server(
     second = int((scaled - first) * (live - 1))
     if second >= first:
         second += 1
-    _settle_prefills(now_s, first, server, request, link)
-    _settle_prefills(now_s, second, server, request, link)
+    _settle_prefills(now_s, first, server, request)
+    _settle_prefills(now_s, second, server, request)
     return second if server[second, TOKENS] < server[first, TOKENS] else first
 
 
@@ -156,21 +154,20 @@ def _place(
     server: IntArray,
     server_free: FloatArray,
     done_time: FloatArray,
-    done_id: IntArray,
+    done_id: IdArray,
     request: FloatArray,
-    link: IntArray,
 ) -> None:
     """Gives a request that reached the leaf to a server, or fails it if that server is full."""
-    arc[link[slot, ROOT], c, RECEIVED] += 1
-    s = _choose_server(now_s, request[slot, U_LEAF], cell[c, LIVE], server, request, link)
+    arc[int(request[slot, KEY]) >> KEY_SHIFT, c, RECEIVED] += 1
+    s = _choose_server(now_s, request[slot, U_LEAF], cell[c, LIVE], server, request)
     if server[s, UNFINISHED] >= queue_limit:
         row[REJECTED] += 1
         cell[c, CELL_REJECTED] += 1
-        link[slot, SERVER] = NONE
+        request[slot, SERVER] = NONE
         request[slot, DONE_S] = now_s
         request[slot, FIRST_TOKEN_S] = now_s
         _note_outcome(now_s, 1.0, c, cell_time)
-        _answer(c, now_s, slot, tau_s, arc, request, link)
+        _answer(c, slot, arc, request)
         return
     prompt = request[slot, PROMPT_TOKENS]
     output = request[slot, OUTPUT_TOKENS]
@@ -184,11 +181,12 @@ def _place(
     server_free[s, earliest] = done_s
     request[slot, FIRST_TOKEN_S] = first_token_s
     request[slot, DONE_S] = done_s
-    link[slot, SERVER] = s
+    request[slot, SERVER] = s
+    request[slot, NEXT] = NONE
     if server[s, PREFILL_HEAD] == NONE:
         server[s, PREFILL_HEAD] = slot
     else:
-        link[server[s, PREFILL_TAIL], NEXT] = slot
+        request[server[s, PREFILL_TAIL], NEXT] = slot
     server[s, PREFILL_TAIL] = slot
     server[s, UNFINISHED] += 1
     server[s, TOKENS] += int(prompt + output)
@@ -236,13 +234,12 @@ def run_cell(
     server: IntArray,
     server_free: FloatArray,
     wire_time: FloatArray,
-    wire_id: IntArray,
+    wire_id: IdArray,
     done_time: FloatArray,
-    done_id: IntArray,
+    done_id: IdArray,
     probe: IntArray,
     probe_error_rate: FloatArray,
     request: FloatArray,
-    link: IntArray,
 ) -> None:
     """Runs cell c to `end_s`; arrays are one row's, those from `server` to `probe` the cell's."""
     while True:
@@ -254,15 +251,15 @@ def run_cell(
             cell[c, NEXT_CHANGE] += 1
         elif arrival_s <= min(probe_s, end_s):
             _complete(arrival_s, c, tau_s, arc, cell, cell_time, server, done_time, done_id,
-                      request, link)
-            slot = pop_wire(wire_time, wire_id, cell[c, WIRE_SIZE], link)
+                      request)
+            slot = pop_wire(wire_time, wire_id, cell[c, WIRE_SIZE], request)
             cell[c, WIRE_SIZE] -= 1
             _place(arrival_s, c, slot, slots, queue_limit, tau_s, service, row, arc, cell,
-                   cell_time, server, server_free, done_time, done_id, request, link)
+                   cell_time, server, server_free, done_time, done_id, request)
         elif probe_s <= end_s:
             _complete(probe_s, c, tau_s, arc, cell, cell_time, server, done_time, done_id,
-                      request, link)
+                      request)
             _emit(c, num_roots, arc, cell, cell_time, probe, probe_error_rate)
         else:
             break
-    _complete(end_s, c, tau_s, arc, cell, cell_time, server, done_time, done_id, request, link)
+    _complete(end_s, c, tau_s, arc, cell, cell_time, server, done_time, done_id, request)

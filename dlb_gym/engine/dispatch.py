@@ -18,27 +18,28 @@ from dlb_gym.engine.compile import part
 
 from dlb_gym.engine.heap import push_wire
 from dlb_gym.engine.layout import (
-    ARRIVAL_COLUMNS,
     ARRIVAL_S,
     ARRIVED,
     FREE,
     IN_SYSTEM_S,
     INTERVAL_SENT,
+    KEY,
+    KEY_SHIFT,
     MEASURE_FROM_S,
     MEASURE_TO_S,
     MEASURED,
     MEASURED_AWAY,
-    NEXT,
-    NONE,
-    ROOT,
+    OUTPUT_TOKENS,
+    PROMPT_TOKENS,
     ROUTER_DELAY_S,
     SAMPLE,
-    SEND_NUMBER,
     SENT,
     SMOOTH,
+    U_LEAF,
     U_ROUTE,
     WIRE_SIZE,
     FloatArray,
+    IdArray,
     IntArray,
 )
 
@@ -125,10 +126,9 @@ def dispatch(
     credit: FloatArray,
     cell: IntArray,
     wire_time: FloatArray,
-    wire_id: IntArray,
+    wire_id: IdArray,
     request: FloatArray,
-    link: IntArray,
-    free: IntArray,
+    free: IdArray,
 ) -> None:
     """Sends requests [first, stop) of root i; arrays are one row's, `base` to `credit` root i's."""
     for index in range(first, stop):
@@ -141,14 +141,14 @@ def dispatch(
             j = _least_score(base, slope, tau_s, arc, u, num_cells)
         row[FREE] -= 1
         slot = free[row[FREE]]
-        for column in range(ARRIVAL_COLUMNS):
-            request[slot, column] = requests[index, column]
-        link[slot, ROOT] = i
-        link[slot, NEXT] = NONE
-        link[slot, SEND_NUMBER] = index - first + row[ARRIVED]
         arrival_s = requests[index, ARRIVAL_S]
+        request[slot, ARRIVAL_S] = arrival_s
+        request[slot, PROMPT_TOKENS] = requests[index, PROMPT_TOKENS]
+        request[slot, OUTPUT_TOKENS] = requests[index, OUTPUT_TOKENS]
+        request[slot, U_LEAF] = requests[index, U_LEAF]
+        request[slot, KEY] = (i << KEY_SHIFT) + row[ARRIVED] + index - first
         leaf_s = (arrival_s + clock[ROUTER_DELAY_S]) + tau_s[j]
-        push_wire(wire_time[j], wire_id[j], cell[j, WIRE_SIZE], leaf_s, slot, link)
+        push_wire(wire_time[j], wire_id[j], cell[j, WIRE_SIZE], leaf_s, slot, request)
         cell[j, WIRE_SIZE] += 1
         arc[j, SENT] += 1
         arc[j, INTERVAL_SENT] += 1

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dlb_gym.engine.compile import part
 
-from dlb_gym.engine.layout import ROOT, SEND_NUMBER, FloatArray, IntArray
+from dlb_gym.engine.layout import KEY, FloatArray, IdArray
 
 
 @part
-def push(times: FloatArray, ids: IntArray, size: int, time: float, request: int) -> None:
+def push(times: FloatArray, ids: IdArray, size: int, time: float, request: int) -> None:
     """Adds an entry ordered by time alone."""
     hole = size
     while hole > 0:
@@ -23,7 +23,7 @@ def push(times: FloatArray, ids: IntArray, size: int, time: float, request: int)
 
 
 @part
-def pop(times: FloatArray, ids: IntArray, size: int) -> int:
+def pop(times: FloatArray, ids: IdArray, size: int) -> int:
     """Removes and returns the id of the earliest entry of a heap ordered by time alone."""
     top = ids[0]
     last = size - 1
@@ -45,24 +45,20 @@ def pop(times: FloatArray, ids: IntArray, size: int) -> int:
 
 
 @part
-def _before(a_time: float, a: int, b_time: float, b: int, link: IntArray) -> bool:
+def _before(a_time: float, a: int, b_time: float, b: int, requests: FloatArray) -> bool:
     """Order on the wire: leaf time, then root, then send number."""
-    if a_time != b_time:
-        return a_time < b_time
-    if link[a, ROOT] != link[b, ROOT]:
-        return link[a, ROOT] < link[b, ROOT]
-    return link[a, SEND_NUMBER] < link[b, SEND_NUMBER]
+    return a_time < b_time or (a_time == b_time and requests[a, KEY] < requests[b, KEY])
 
 
 @part
 def push_wire(
-    times: FloatArray, ids: IntArray, size: int, time: float, request: int, link: IntArray
+    times: FloatArray, ids: IdArray, size: int, time: float, request: int, requests: FloatArray
 ) -> None:
     """Adds a message, ordered by leaf time, root and send number."""
     hole = size
     while hole > 0:
         parent = (hole - 1) >> 1
-        if not _before(time, request, times[parent], ids[parent], link):
+        if not _before(time, request, times[parent], ids[parent], requests):
             break
         times[hole] = times[parent]
         ids[hole] = ids[parent]
@@ -72,7 +68,7 @@ def push_wire(
 
 
 @part
-def pop_wire(times: FloatArray, ids: IntArray, size: int, link: IntArray) -> int:
+def pop_wire(times: FloatArray, ids: IdArray, size: int, requests: FloatArray) -> int:
     """Removes and returns the id of the message that reaches its leaf first."""
     top = ids[0]
     last = size - 1
@@ -81,9 +77,9 @@ def pop_wire(times: FloatArray, ids: IntArray, size: int, link: IntArray) -> int
     child = 1
     while child < last:
         right = child + 1
-        if right < last and _before(times[right], ids[right], times[child], ids[child], link):
+        if right < last and _before(times[right], ids[right], times[child], ids[child], requests):
             child = right
-        if not _before(times[child], ids[child], time, request, link):
+        if not _before(times[child], ids[child], time, request, requests):
             break
         times[hole] = times[child]
         ids[hole] = ids[child]

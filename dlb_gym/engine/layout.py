@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
+IdArray = NDArray[np.int32]
 
 # Dispatch modes (Orders.mode).
 SAMPLE, SMOOTH, SCORE = 0, 1, 2
@@ -54,12 +55,12 @@ PROBE_RIF, PROBE_SERVERS, PROBE_RECEIVED = range(3)
 # State.held: (n, R, C, 3) and State.held_time: (n, R, C, 2)
 HELD_RIF, HELD_SERVERS, HELD_RECEIVED = range(3)
 HELD_EMITTED_S, HELD_ERROR_RATE = range(2)
-# State.request: (n, P, 8); the first five columns are those of an arrival
-FIRST_TOKEN_S, DONE_S, ANSWER_S = 5, 6, 7
+# State.request: (n, P, 8), one cache line a request. Columns 0 to 2 are those of an arrival, and
+# column 4 is its U_LEAF until a server is chosen. KEY = root * 2^40 + send number orders requests
+# that reach a leaf at the same time; SERVER and NEXT (in a queue of requests) are ids or -1.
+KEY, FIRST_TOKEN_S, DONE_S, SERVER, NEXT = range(3, 8)
 REQUEST_COLUMNS = 8
-# State.link: (n, P, 4)
-ROOT, SERVER, NEXT, SEND_NUMBER = range(4)
-LINK_COLUMNS = 4
+KEY_SHIFT = 40
 # State.log: (n, L, 9)
 (
     LOG_ROOT,
@@ -136,15 +137,14 @@ class State(NamedTuple):
     server: IntArray
     server_free: FloatArray
     wire_time: FloatArray
-    wire_id: IntArray
+    wire_id: IdArray
     done_time: FloatArray
-    done_id: IntArray
+    done_id: IdArray
     probe: IntArray
     probe_error_rate: FloatArray
     held: IntArray
     held_time: FloatArray
     request: FloatArray
-    link: IntArray
-    free: IntArray
+    free: IdArray
     histogram: IntArray
     log: FloatArray

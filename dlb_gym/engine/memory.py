@@ -40,6 +40,9 @@ def allocate(sizes: Sizes) -> tuple[Params, State, Arrivals, Orders]:
     def floats(*shape: int) -> NDArray[np.float64]:
         return np.zeros((n, *shape), dtype=np.float64)
 
+    def ids(*shape: int) -> NDArray[np.int32]:
+        return np.zeros((n, *shape), dtype=np.int32)
+
     params = Params(
         shape=ints(5),
         clock=floats(7),
@@ -62,16 +65,15 @@ def allocate(sizes: Sizes) -> tuple[Params, State, Arrivals, Orders]:
         server=ints(cells, servers, layout.SERVER_COLUMNS),
         server_free=floats(cells, servers, 1 + sizes.slots),
         wire_time=floats(cells, sizes.wire),
-        wire_id=ints(cells, sizes.wire),
+        wire_id=ids(cells, sizes.wire),
         done_time=floats(cells, done),
-        done_id=ints(cells, done),
+        done_id=ids(cells, done),
         probe=ints(cells, sizes.probes, layout.PROBE_RECEIVED + roots),
         probe_error_rate=floats(cells, sizes.probes),
         held=ints(roots, cells, 3),
         held_time=floats(roots, cells, 2),
         request=floats(sizes.pool, layout.REQUEST_COLUMNS),
-        link=ints(sizes.pool, layout.LINK_COLUMNS),
-        free=ints(sizes.pool),
+        free=ids(sizes.pool),
         histogram=ints(2, layout.HISTOGRAM_BINS),
         log=floats(sizes.log, layout.LOG_COLUMNS),
     )
@@ -123,7 +125,7 @@ def enlarge_fields(arrays: Tuple, axis: int, length: int, *fields: str) -> Tuple
 def enlarge_pool(state: State, length: int) -> State:
     """More requests in the system; the new ids are put on every row's stack of free ones."""
     old = state.free.shape[1]
-    state = enlarge_fields(state, 1, length, "request", "link", "free")
+    state = enlarge_fields(state, 1, length, "request", "free")
     new_ids = np.arange(old, length)
     for r in range(len(state.step)):
         free = state.row[r, layout.FREE]
