@@ -16,7 +16,7 @@ from dlb_gym.actions import Encoding, action_space, to_routing
 from dlb_gym.episodes import episode_source
 from dlb_gym.policy import TaskSpec
 from dlb_gym.scenario_source import ScenarioSource
-from dlb_gym.task import Task
+from dlb_gym.task import Step, Task
 
 Array = NDArray[Any]
 
@@ -245,21 +245,25 @@ class DLBVectorEnv(VectorEnv[Array, Array, Array]):
         routing = to_routing(values, self._encoding, self._task.admissible)
         step = self._task.step_routing(routing, None if not waiting.any() else ~waiting)
         truncated = step.truncated & ~waiting
-        infos: dict[str, Any] = self._step_info(step.reward_terms, ~waiting)
-        for r in np.flatnonzero(truncated):
-            infos = self._add_info(infos, {"metrics": self._task.summary(int(r))}, int(r))
         observation = step.observation
         self._ended = truncated.copy()
-        if waiting.any():
-            observation, infos = self._restart(waiting, infos)
-        elif self._mode == AutoresetMode.SAME_STEP and truncated.any():
-            final = {"final_obs": np.full(self.num_envs, None, dtype=object)}
+        if self._mode == AutoresetMode.SAME_STEP and truncated.any():
+            final_obs = np.full(self.num_envs, None, dtype=object)
             for r in np.flatnonzero(truncated):
-                final["final_obs"][r] = observation[r]
-            ending = {"final_info": infos, "_final_info": truncated.copy()}
-            infos = {**final, "_final_obs": truncated.copy(), **ending}
+                final_obs[r] = observation[r]
+            infos = {
+                **self._step_info(step, ~truncated),
+                "final_obs": final_obs,
+                "_final_obs": truncated.copy(),
+                "final_info": self._step_info(step, truncated),
+                "_final_info": truncated.copy(),
+            }
             observation, infos = self._restart(truncated, infos)
             self._ended[:] = False
+        else:
+            infos = self._step_info(step, ~waiting)
+            if waiting.any():
+                observation, infos = self._restart(waiting, infos)
         terminated = np.zeros(self.num_envs, dtype=np.bool_)
         return observation, step.reward, terminated, truncated, infos
 
@@ -271,11 +275,15 @@ class DLBVectorEnv(VectorEnv[Array, Array, Array]):
             infos = self._add_info(infos, _row_info(self._task, int(r)), int(r))
         return observation, infos
 
-    def _step_info(self, terms: dict[str, Array], moved: NDArray[np.bool_]) -> dict[str, Any]:
-        named: dict[str, Array] = {}
-        for name, term in terms.items():
-            named[name], named[f"_{name}"] = term, moved
-        return {"reward_terms": named, "_reward_terms": moved}
+    def _step_info(self, step: Step, rows: NDArray[np.bool_]) -> dict[str, Any]:
+        """Reward terms of some rows, and the metrics of those of them that end."""
+        terms: dict[str, Array] = {}
+        for name, term in step.reward_terms.items():
+            terms[name], terms[f"_{name}"] = np.where(rows, term, 0.0), rows.copy()
+        infos: dict[str, Any] = {"reward_terms": terms, "_reward_terms": rows.copy()}
+        for r in np.flatnonzero(step.truncated & rows):
+            infos = self._add_info(infos, {"metrics": self._task.summary(int(r))}, int(r))
+        return infos
 
 
 def _row_info(task: Task, r: int) -> dict[str, Any]:
@@ -283,7 +291,7 @@ def _row_info(task: Task, r: int) -> dict[str, Any]:
     return {
         "scenario": scenario.name if scenario is not None else "",
         "seed": int(task.seeds[r]),
-        "episode": int(task.episodes[r]),
+        "episode_number": int(task.episodes[r]),
     }
 
 

@@ -168,6 +168,8 @@ def step_size(
     is 1 / (time x unit of the cost): with the control interval h in the same time, h eta cost is a
     pure number, a change of routing shares.
 
+    The caller chooses where the slopes are taken: near the equilibrium to be kept stable.
+
     An empty fleet puts no bound on the step (no rate, no slope of the cost); then STEP_MAX does.
     Cells without a server carry nothing and bound nothing.
 

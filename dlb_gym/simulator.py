@@ -254,9 +254,7 @@ class Simulator:
 
     def advance(self, target_step: IntArray) -> None:
         """Moves every row to its target step, (n,), under the decision in force."""
-        end_s = target_step * self._params.clock[:, layout.INTERVAL_S]
-        for r in np.flatnonzero(self._drawn_s <= end_s):
-            self._draw(int(r), float(end_s[r]))
+        self.draw_until(target_step * self._params.clock[:, layout.INTERVAL_S])
         while True:
             status, row = engine.advance(
                 self._params, self._state, self._arrivals, self._orders, target_step
@@ -264,6 +262,11 @@ class Simulator:
             if status == engine.READY:
                 return
             self._enlarge(status)
+
+    def draw_until(self, end_s: float | FloatArray) -> None:
+        """Draws every row's requests up to the instants `end_s`; `advance` does it by itself."""
+        for r in np.flatnonzero(self._drawn_s <= end_s):
+            self._draw(int(r), float(np.broadcast_to(end_s, self._drawn_s.shape)[r]))
 
     def _draw(self, r: int, until_s: float) -> None:
         """Draws row r's requests past `until_s`, unless its last arrival is before."""
@@ -364,10 +367,15 @@ class Simulator:
             first_token_histogram=self._state.histogram[:, layout.FIRST_TOKEN],
         )
 
-    def live_capacity(self, r: int) -> float:
-        """Requests that row r's live servers can serve in its measured span, at nominal rates."""
+    def live_capacity(self, r: int, until_s: float) -> float:
+        """Requests that row r's live servers can serve in its measured span, at nominal rates.
+
+        Args:
+            r: The row.
+            until_s: Clock time at which the span ends, if that is before the horizon.
+        """
         workload, clock = self._workloads[r], self._params.clock[r]
-        start_s, end_s = clock[layout.MEASURE_FROM_S], clock[layout.MEASURE_TO_S]
+        start_s, end_s = clock[layout.MEASURE_FROM_S], min(until_s, clock[layout.MEASURE_TO_S])
         total = 0.0
         for j, schedule in enumerate(workload.live_servers if workload else ()):
             times_s = [*(time_s for time_s, _ in schedule), math.inf]

@@ -150,7 +150,8 @@ class Task:
         rates_rps = nominal_rates_rps(scenario)
         self._capacity[r] = 0.0
         self._capacity[r, :, : len(rates_rps)] = rates_rps
-        self._offered_capacity[r] = self.simulator.live_capacity(r)
+        end_s = float(self._end_step[r] * scenario.control_interval_s)
+        self._offered_capacity[r] = self.simulator.live_capacity(r, end_s)
         self._facts.rate_rps[r] = offered_rate_rps(scenario)
         self._facts.zero_load_time_s[r] = zero_load_time_s(scenario)
         self._facts.control_interval_s[r] = scenario.control_interval_s
@@ -228,7 +229,7 @@ class Task:
             "errors": errors,
             "unfinished": arrived - answered - errors,
             "error_rate": errors / max(answered + errors, 1),
-            "utilisation": arrived / self._offered_capacity[r],
+            "utilisation": _ratio(arrived, self._offered_capacity[r]),
             "cross_cell_share": float(measured.arrived_away[r]) / max(arrived, 1),
             "in_system_at_end": float(books.arrived[r] - books.answered[r] - books.errors[r]),
             "zero_load_time_s": float(self._facts.zero_load_time_s[r]),
@@ -245,6 +246,6 @@ class Task:
         return metrics
 
 
-def _ratio(total: Any, count: int) -> float:
-    return float(total) / count if count else float("nan")
+def _ratio(total: Any, count: Any) -> float:
+    return float(total) / float(count) if count else float("nan")
 
