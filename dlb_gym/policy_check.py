@@ -71,6 +71,7 @@ def _episode(rng: np.random.Generator) -> list[Fields]:
             "probe_age": rtt / 2 + rng.uniform(0.0, 0.01, per_cell),
             "rif": rng.integers(0, 12, per_cell) * np.ones(shape),
             "servers": capacity * live,
+            "request_weight": 1.0 / np.ceil(60.0 * capacity * live),
             "capacity_load": capacity * live,
             "serving_latency": rng.uniform(0.8, 3.0, per_cell),
             "marginal_latency": rng.uniform(0.8, 5.0, per_cell),

@@ -314,8 +314,9 @@ class Scenario(Strict):
         return round(span_s / self.control_interval_s)
 
     def digest(self) -> str:
-        """SHA-256 (16 hex digits) of the scenario's content."""
-        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        """SHA-256 (16 hex digits) of the scenario's content; a trace counts by its own hash."""
+        content = self.model_dump(mode="json", exclude={"demand": {"trace": {"path"}}})
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

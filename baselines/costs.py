@@ -1,0 +1,72 @@
+"""The paper's three route costs (section 3.2.3), read from observed fields.
+
+    rif       c_ij = N_j / k_j
+    latency   c_ij = l_j(N_j) + 2 tau_ij
+    gradient  c_ij = 1 / mu_j'(N_j) + 2 tau_ij
+
+N_j, k_j and the latency model are those of the probe held, the last two costs in zero-load times.
+None of them reads an arrival rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlb_gym.latency_model import LatencyModel, OperatingPoint
+from dlb_gym.policy import Array
+from dlb_gym.scenario import nearest_key
+
+CostName = Literal["rif", "latency", "gradient"]
+Fields = Mapping[str, NDArray[np.float32]]
+
+
+def require_cost(name: str) -> CostName:
+    """The name of a cost.
+
+    Raises:
+        ValueError: There is no such cost; names the nearest.
+    """
+    names: tuple[CostName, ...] = get_args(CostName)
+    for known in names:
+        if name == known:
+            return known
+    raise ValueError(
+        f"cost = {name!r} is unknown{nearest_key(name, names)}; choose one of {', '.join(names)}"
+    )
+
+
+def cost(name: CostName, fields: Fields) -> Array:
+    """c_ij of every arc, shape (n, roots, cells); meaningless where no arc is."""
+    if name == "rif":
+        return fields["rif"].astype(np.float64)
+    serving = fields["serving_latency" if name == "latency" else "marginal_latency"]
+    return np.add(serving, fields["rtt"], dtype=np.float64)
+
+
+def cost_slope(name: CostName, point: OperatingPoint) -> Array:
+    """Derivative of the cost with respect to n_j = N_j / k_j: 1, l'(n) or f'(n).
+
+    Args:
+        name: The cost.
+        point: The cells' latency models at n_j, shape (n, roots, cells).
+    """
+    slope: Array
+    if name == "rif":
+        slope = np.ones_like(point.n)
+    else:
+        slope = point.latency_slope if name == "latency" else point.marginal_slope
+    return slope
+
+
+def latency_model(fields: Fields) -> LatencyModel:
+    """Latency models of the probes held, times in zero-load times; all ones where no arc is."""
+    arcs = fields["admissible"] > 0.0
+    alpha, beta, knee, smoothing = (
+        np.where(arcs, fields[f"model_{name}"], np.float64(1.0))
+        for name in ("alpha", "beta", "knee", "smoothing")
+    )
+    return LatencyModel(alpha, beta, knee, smoothing)

@@ -1,0 +1,96 @@
+"""Flow routing: projected gradient descent on the routing probabilities (paper 3.2.2)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from baselines.costs import Fields, cost, cost_slope, latency_model, require_cost
+from dlb_gym.latency_model import step_size
+from dlb_gym.policy import (
+    Array,
+    Decision,
+    Information,
+    Mask,
+    Policy,
+    TaskSpec,
+    project_to_simplex,
+    proportional,
+)
+
+MAX_MOVE = 0.1
+
+
+class Flow(Policy):
+    """x_i <- Proj(x_i - h eta_i c_i), h the control interval (theory.md section 1, equation (2)).
+
+    eta_i is the working rule of `dlb_gym.latency_model.step_size`, inversely proportional to the
+    root's mean loop delay. The rule describes the neighbourhood of an equilibrium, so the slopes
+    are taken at min(n_j, knee): past the knee they explode, and a single overloaded cell would
+    shrink the step to nothing just when traffic must leave it. Costs explode there too, so a row
+    moves towards its projection by at most `max_move` in any entry, which keeps it on the simplex.
+    An episode starts at the split proportional to probed capacity. Arrival rates are never read.
+
+    Args:
+        cost: `rif`, `latency` or `gradient`.
+        max_move: Largest change of an entry per update, in (0, 1].
+        gain: Factor on eta_i, > 0.
+
+    Raises:
+        ValueError: An argument is out of range.
+    """
+
+    information: Information = "local"
+
+    def __init__(self, cost: str, max_move: float = MAX_MOVE, gain: float = 1.0) -> None:
+        self.cost = require_cost(cost)
+        if not 0.0 < max_move <= 1.0:
+            raise ValueError(f"max_move = {max_move} must lie in (0, 1]; {MAX_MOVE} is the default")
+        if not 0.0 < gain < np.inf:
+            raise ValueError(f"gain = {gain} must be finite and above 0; 1 is the default")
+        self.max_move, self.gain = max_move, gain
+        self.name = f"flow-{self.cost}"
+
+    def reset(self, spec: TaskSpec, num_replications: int, seed: int) -> None:
+        """Start anew for a batch."""
+        super().reset(spec, num_replications, seed)
+        self._routing = np.zeros((num_replications, spec.num_roots, spec.num_cells))
+        self._unset = np.ones(num_replications, dtype=np.bool_)
+
+    def restart(self, rows: Mask) -> None:
+        """Return these rows to the capacity split of their next observation."""
+        self._unset = self._unset | rows
+
+    def act(self, observation: NDArray[np.float32]) -> Decision:
+        """Move every row one step down its costs."""
+        fields = self.fields(observation)
+        arcs = fields["admissible"] > 0.0
+        if self._unset.any():
+            first = proportional(fields["capacity_load"].astype(np.float64), arcs)
+            self._routing = np.where(self._unset[:, None, None], first, self._routing)
+            self._unset = np.zeros_like(self._unset)
+        target = project_to_simplex(self._routing - self._displacement(fields, arcs), arcs)
+        move = target - self._routing
+        largest = np.max(np.abs(move), axis=-1, keepdims=True)
+        share = self.max_move / np.maximum(largest, self.max_move)
+        self._routing = self._routing + share * move
+        return Decision(self._routing)
+
+    def _displacement(self, fields: Fields, arcs: Mask) -> Array:
+        """The step h eta c, less its least entry: the projection ignores a constant."""
+        rif = fields["rif"].astype(np.float64)
+        interval = fields["control_interval"].astype(np.float64)
+        model = latency_model(fields)
+        steady = model.at(np.minimum(rif, model.knee))
+        eta = step_size(
+            servers=fields["servers"].astype(np.float64),
+            rate=rif / np.where(arcs, fields["serving_latency"], 1.0),
+            rate_slope=steady.rate_slope,
+            cost_slope=cost_slope(self.cost, steady),
+            loop_delay=fields["rtt"] + fields["probe_age"] + 0.5 * interval,
+            admissible=arcs,
+        )
+        costs = cost(self.cost, fields)
+        least = np.min(np.where(arcs, costs, np.inf), axis=-1, keepdims=True)
+        displacement: Array = self.gain * eta * interval * np.where(arcs, costs - least, 0.0)
+        return displacement

@@ -1,0 +1,79 @@
+"""The one list of baselines: name -> class and keywords."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from dlb_gym.policy import Policy, TaskSpec, task_spec_of
+from dlb_gym.scenario import nearest_key
+
+
+class Entry(NamedTuple):
+    """How a policy is made, as an evaluation `Run` states it.
+
+    Attributes:
+        policy: `module:attribute` of the class.
+        keywords: Its arguments, JSON values.
+    """
+
+    policy: str
+    keywords: Mapping[str, Any]
+
+
+BASELINES: Mapping[str, Entry] = MappingProxyType(
+    {
+        "random": Entry("baselines.static:WeightedRandom", {}),
+        "capacity": Entry("baselines.static:CapacitySplit", {}),
+        "mnlb": Entry("baselines.mnlb:MNLB", {}),
+        "mnlb-95": Entry("baselines.mnlb:MNLB", {"headroom": 0.95}),
+        "disc-rif": Entry("baselines.discrete:Discrete", {"cost": "rif"}),
+        "disc-latency": Entry("baselines.discrete:Discrete", {"cost": "latency"}),
+        "disc-gradient": Entry("baselines.discrete:Discrete", {"cost": "gradient"}),
+        "disc-rif-score": Entry("baselines.discrete:DiscreteScore", {"cost": "rif"}),
+        "disc-latency-score": Entry("baselines.discrete:DiscreteScore", {"cost": "latency"}),
+        "disc-gradient-score": Entry("baselines.discrete:DiscreteScore", {"cost": "gradient"}),
+        "flow-rif": Entry("baselines.flow:Flow", {"cost": "rif"}),
+        "flow-latency": Entry("baselines.flow:Flow", {"cost": "latency"}),
+        "flow-gradient": Entry("baselines.flow:Flow", {"cost": "gradient"}),
+    }
+)
+
+
+def names() -> tuple[str, ...]:
+    """Names of the baselines."""
+    return tuple(BASELINES)
+
+
+def entry(name: str) -> Entry:
+    """The entry of a name.
+
+    Raises:
+        ValueError: There is no such baseline; names the nearest.
+    """
+    if name not in BASELINES:
+        raise ValueError(
+            f"baseline {name!r} is unknown{nearest_key(name, BASELINES)}; "
+            f"choose one of {', '.join(BASELINES)}"
+        )
+    return BASELINES[name]
+
+
+def make(name: str, env: object = None) -> Policy:
+    """A baseline, ready for `predict` if an environment is given.
+
+    Args:
+        name: One of `names()`.
+        env: A DLB-v0 environment (Gymnasium, vector or SB3, wrapped or not) or a `TaskSpec`.
+
+    Raises:
+        ValueError: Unknown name, or `env` is no DLB-v0 environment.
+    """
+    found = entry(name)
+    module, _, attribute = found.policy.partition(":")
+    policy: Policy = getattr(import_module(module), attribute)(**found.keywords)
+    if env is not None:
+        policy.reset(env if isinstance(env, TaskSpec) else task_spec_of(env), 1, 0)
+    return policy

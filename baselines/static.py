@@ -1,0 +1,53 @@
+"""Splits that no queue moves: weighted random, and a fixed split by capacity."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlb_gym.policy import Array, Decision, Information, Mask, Policy, TaskSpec, proportional
+
+
+class WeightedRandom(Policy):
+    """The paper's Rand (B.1): x_ij = k_j / sum of k over the arcs of i.
+
+    k_j is the probed number of live servers, so it follows outages, one network latency late.
+    """
+
+    name = "random"
+    information: Information = "local"
+
+    def act(self, observation: NDArray[np.float32]) -> Decision:
+        """Split by probed live servers."""
+        fields = self.fields(observation)
+        return Decision(proportional(_float64(fields["servers"]), fields["admissible"] > 0.0))
+
+
+class CapacitySplit(Policy):
+    """x_ij proportional to cell j's nominal rate when the episode's first probe left it."""
+
+    name = "capacity"
+    information: Information = "static"
+
+    def reset(self, spec: TaskSpec, num_replications: int, seed: int) -> None:
+        """Start anew for a batch."""
+        super().reset(spec, num_replications, seed)
+        self._routing = np.zeros((num_replications, spec.num_roots, spec.num_cells))
+        self._unset = np.ones(num_replications, dtype=np.bool_)
+
+    def restart(self, rows: Mask) -> None:
+        """Take the split anew from the next observation of these rows."""
+        self._unset = self._unset | rows
+
+    def act(self, observation: NDArray[np.float32]) -> Decision:
+        """The split of the episode's first observation."""
+        if self._unset.any():
+            fields = self.fields(observation)
+            first = proportional(_float64(fields["capacity_load"]), fields["admissible"] > 0.0)
+            self._routing = np.where(self._unset[:, None, None], first, self._routing)
+            self._unset = np.zeros_like(self._unset)
+        return Decision(self._routing)
+
+
+def _float64(field: NDArray[np.float32]) -> Array:
+    return field.astype(np.float64)
