@@ -19,6 +19,9 @@ from dlb_gym.policy import (
 )
 
 MAX_MOVE = 0.1
+STEADY_KNEES = 1.5
+"""Slopes are taken up to this multiple of the knee, where a cell works at about 93 % of its largest
+rate (rho_max = 0.9): equilibria of fleets with any headroom lie below."""
 
 
 class Flow(Policy):
@@ -26,7 +29,7 @@ class Flow(Policy):
 
     eta_i is the working rule of `dlb_gym.latency_model.step_size`, inversely proportional to the
     root's mean loop delay. The rule describes the neighbourhood of an equilibrium, so the slopes
-    are taken at min(n_j, knee): past the knee they explode, and a single overloaded cell would
+    are taken at min(n_j, 1.5 knee): farther on they explode, and a single overloaded cell would
     shrink the step to nothing just when traffic must leave it. Costs explode there too, so a row
     moves towards its projection by at most `max_move` in any entry, which keeps it on the simplex.
     An episode starts at the split proportional to probed capacity. Arrival rates are never read.
@@ -81,7 +84,7 @@ class Flow(Policy):
         rif = fields["rif"].astype(np.float64)
         interval = fields["control_interval"].astype(np.float64)
         model = latency_model(fields)
-        steady = model.at(np.minimum(rif, model.knee))
+        steady = model.at(np.minimum(rif, STEADY_KNEES * model.knee))
         eta = step_size(
             servers=fields["servers"].astype(np.float64),
             rate=rif / np.where(arcs, fields["serving_latency"], 1.0),

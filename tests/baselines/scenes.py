@@ -16,6 +16,7 @@ DEFAULTS = {
     "rif": 1.0,
     "servers": 0.5,
     "serving_latency": 1.0,
+    "request_weight": 1.0,
     "marginal_latency": 1.0,
     "model_alpha": 1.0,
     "model_beta": 0.125,

@@ -54,8 +54,8 @@ def test_a_gradient_step_divides_by_the_slope_of_the_marginal_latency() -> None:
     assert found == pytest.approx(expected, rel=1e-6)
 
 
-def test_past_the_knee_the_slopes_are_those_at_the_knee() -> None:
-    found, expected = _step_to_cell_1([24.0, 3.0], steepest=7.0)
+def test_far_past_the_knee_the_slopes_are_those_at_one_and_a_half_knees() -> None:
+    found, expected = _step_to_cell_1([24.0, 3.0], steepest=10.5)
     assert found == pytest.approx(expected, rel=1e-6)
 
 
