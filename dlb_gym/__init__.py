@@ -26,7 +26,7 @@ _HOMES = {
     "scenario_names": "dlb_gym.scenario_source",
 }
 
-__all__ = [  # noqa: F822 - the names are loaded by __getattr__
+__all__ = [
     "DLBEnv",
     "DLBVecEnv",
     "DLBVectorEnv",

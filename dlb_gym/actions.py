@@ -66,4 +66,4 @@ def to_routing(
         empty = ~(weights > 0.0).any(axis=-1, keepdims=True)
         weights = np.where(empty, admissible, weights)
     total = ordered_sum(weights, keepdims=True)
-    return weights / np.where(total > 0.0, total, 1.0)
+    return np.asarray(weights / np.where(total > 0.0, total, 1.0))

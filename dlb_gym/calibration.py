@@ -51,15 +51,35 @@ def latency_parameters(scenario: Scenario) -> FloatArray:
 
 
 def _interpolated(scenario: Scenario, share: float) -> FloatArray:
-    """Parameters at a prefill share, linear in their logarithms over the share's logit."""
+    """Parameters at a prefill share, linear in their logarithms over the share's logit.
+
+    Beta is close to 1 / (rate of the stage that fills up first), which has a kink where prefill
+    overtakes decode; so the slope is interpolated relative to it, and knee and smoothing with it,
+    which leaves beta * knee / alpha between the two fits.
+    """
     tiny = 1e-9
     logit = math.log((share + tiny) / (1.0 - share + tiny))
     position = np.interp(logit, PREFILL_LOGITS, np.arange(len(PREFILL_LOGITS)))
     low = min(int(position), len(PREFILL_LOGITS) - 2)
     weight = float(position) - low
     key = (scenario.tokens, scenario.server, scenario.demand.trace)
-    ends = [np.log(_fitted(low + offset, *key)) for offset in (0, 1)]
-    return np.asarray(np.exp((1.0 - weight) * ends[0] + weight * ends[1]))
+    slots = scenario.server.decode_slots
+    ends = [
+        np.log(_fitted(low + offset, *key) / _slope_scale(_grid_share(low + offset), slots))
+        for offset in (0, 1)
+    ]
+    between = np.exp((1.0 - weight) * ends[0] + weight * ends[1])
+    return np.asarray(between * _slope_scale(share, slots))
+
+
+def _grid_share(grid_index: int) -> float:
+    return float(1.0 / (1.0 + np.exp(-PREFILL_LOGITS[grid_index])))
+
+
+def _slope_scale(share: float, slots: int) -> FloatArray:
+    """How alpha, beta, knee and smoothing follow the time per request of the fuller stage."""
+    time = max(share, (1.0 - share) / slots)
+    return np.array([1.0, time, 1.0 / time, 1.0 / time])
 
 
 @lru_cache(maxsize=256)
@@ -69,8 +89,7 @@ def _fitted(
     """Softplus parameters at one grid share, zero-load time 1."""
     from scipy.optimize import least_squares  # slow to import, and needed only here
 
-    share = 1.0 / (1.0 + math.exp(-PREFILL_LOGITS[grid_index]))
-    n, latency = measure(share, tokens, design, trace)
+    n, latency = measure(_grid_share(grid_index), tokens, design, trace)
 
     def model(p: FloatArray) -> LatencyModel:
         alpha, beta = np.exp(p[0]), np.exp(p[1])
@@ -80,7 +99,8 @@ def _fitted(
     def residuals(p: FloatArray) -> FloatArray:
         return np.asarray(np.log(model(p).at(n).latency / latency))
 
-    slope = (latency[-1] - latency[0]) / (n[-1] - n[0])
+    # A queue limit at or below the slots keeps the curve flat, and noise may make it fall.
+    slope = max((latency[-1] - latency[0]) / (n[-1] - n[0]), 1e-3 * latency[0])
     start = np.array([math.log(latency[0]), math.log(slope), 1.0, math.log(0.3)])
     fit = model(least_squares(residuals, start, method="trf").x)
     return float(fit.alpha), float(fit.beta), float(fit.knee), float(fit.smoothing)
@@ -144,5 +164,5 @@ def _one_cell_rows(
         arrivals.requests[r, 0, :, layout.PROMPT_TOKENS] = prompt
         arrivals.requests[r, 0, :, layout.OUTPUT_TOKENS] = output
         arrivals.requests[r, 0, :, layout.U_LEAF] = rng.random(count)
-        arrivals.count[r, 0] = count
+        arrivals.stop[r, 0] = count
     return params, state, arrivals, orders

@@ -93,8 +93,11 @@ class DLBEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
         )
         self._encoding = action
         self.task_spec: TaskSpec = self._task.spec
-        self.observation_space = self.task_spec.observation.space
-        self.action_space = action_space(action, self.task_spec.num_roots, self.task_spec.num_cells)
+        spec = self.task_spec
+        self.observation_space: gym.spaces.Box = spec.observation.space  # type: ignore[assignment]
+        self.action_space: gym.spaces.Box = action_space(  # type: ignore[assignment]
+            action, spec.num_roots, spec.num_cells
+        )
         self._running = False
 
     def reset(
@@ -224,9 +227,7 @@ class DLBVectorEnv(VectorEnv[Array, Array, Array]):
             )
         return mask
 
-    def step(
-        self, actions: Array
-    ) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
+    def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
         """Holds a routing in every row for one control interval.
 
         Raises:

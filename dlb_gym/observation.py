@@ -143,6 +143,7 @@ class Observation:
     def constants(self, view: View) -> NDArray[np.float32]:
         """The fields that do not change during an episode, (n, R, C, fields), others zero."""
         unit_s = view.zero_load_time_s[:, None, None]
+        interval_s = view.control_interval_s[:, None, None]
         alpha, beta, knee, smoothing = np.moveaxis(view.model, -1, 0)[:, :, None, :]
         return self._cube(
             np.zeros((*view.admissible.shape, len(FIELDS)), np.float32),
@@ -154,7 +155,9 @@ class Observation:
                 "model_knee": view.admissible * knee,
                 "model_smoothing": view.admissible * smoothing,
                 "zero_load_time_s": view.admissible * unit_s,
-                "control_interval": view.admissible * view.control_interval_s[:, None, None] / unit_s,
+                "control_interval": view.admissible
+                * view.control_interval_s[:, None, None]
+                / unit_s,
             },
         )
 

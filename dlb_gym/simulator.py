@@ -72,7 +72,7 @@ class Truth(NamedTuple):
 
 
 def one_way_s(scenario: Scenario) -> FloatArray:
-    """tau of every (root, cell), shape (R, C): half the round trip; NaN where there is no arc."""
+    """Tau of every (root, cell), shape (R, C): half the round trip; NaN where there is no arc."""
     if scenario.network.rtt_s is not None:
         rtt_s = np.array(scenario.network.rtt_s, dtype=np.float64)
     else:
@@ -179,9 +179,10 @@ class Simulator:
             ("change_s", "change_live"): (2, 1 + max(len(schedule) for schedule in schedules)),
             ("server", "server_free"): (2, servers),
             ("done_time", "done_id"): (2, servers * scenario.server.queue_limit),
-            ("probe", "probe_error_rate"): (2, probes),
             ("server_free",): (3, 1 + scenario.server.decode_slots),
         }
+        if self._state.probe.shape[2] < probes:
+            self._state = memory.enlarge_rings(self._state, probes)
         for fields, (axis, length) in lengths.items():
             if fields[0] in layout.Params._fields:
                 if getattr(self._params, fields[0]).shape[axis] < length:
@@ -256,7 +257,7 @@ class Simulator:
         """Moves every row to its target step, (n,), under the decision in force."""
         self.draw_until(target_step * self._params.clock[:, layout.INTERVAL_S])
         while True:
-            status, row = engine.advance(
+            status, _ = engine.advance(
                 self._params, self._state, self._arrivals, self._orders, target_step
             )
             if status == engine.READY:
@@ -281,7 +282,7 @@ class Simulator:
             self._drawn_s[r] = math.inf
 
     def _append(self, r: int, i: int, requests: FloatArray) -> None:
-        first, stop = self._arrivals.next[r, i], self._arrivals.count[r, i]
+        first, stop = self._arrivals.first[r, i], self._arrivals.stop[r, i]
         left = stop - first
         needed = left + len(requests)
         if needed > self._arrivals.requests.shape[2]:
@@ -289,8 +290,8 @@ class Simulator:
         buffer = self._arrivals.requests[r, i]
         buffer[:left] = buffer[first:stop].copy()
         buffer[left:needed] = requests
-        self._arrivals.next[r, i] = 0
-        self._arrivals.count[r, i] = needed
+        self._arrivals.first[r, i] = 0
+        self._arrivals.stop[r, i] = needed
 
     def _enlarge(self, status: int) -> None:
         if status == engine.FULL_POOL:

@@ -248,4 +248,3 @@ class Task:
 
 def _ratio(total: Any, count: Any) -> float:
     return float(total) / float(count) if count else float("nan")
-

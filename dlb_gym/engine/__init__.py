@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import tempfile
 import warnings
 from pathlib import Path
+from typing import Any
 
-import numba
+from numba import config
 
 _HERE = Path(__file__).parent
 
@@ -35,6 +37,13 @@ def _writable(directory: Path) -> bool:
         return False
 
 
+def _remove_older(current: Path) -> None:
+    """Kernels of sources that are no more."""
+    for other in current.parent.glob("dlb_gym_*"):
+        if other != current:
+            shutil.rmtree(other, ignore_errors=True)
+
+
 def _cache_dir() -> str:
     name = f"dlb_gym_{_source_hash()}"
     candidates = [_HERE / "__pycache__" / name]
@@ -44,6 +53,8 @@ def _cache_dir() -> str:
         candidates.append(Path(home) / ".cache" / name)
     for candidate in candidates:
         if _writable(candidate):
+            if candidate.parent == _HERE / "__pycache__":
+                _remove_older(candidate)
             return str(candidate)
     warnings.warn(
         "dlb_gym found no writable place for its compiled kernels and compiles them in every "
@@ -55,14 +66,15 @@ def _cache_dir() -> str:
 
 
 # A function's cache location is fixed when it is decorated: the setting holds for our imports only.
-_previous = numba.config.CACHE_DIR
-numba.config.CACHE_DIR = _cache_dir()
+_settings: Any = config
+_previous = _settings.CACHE_DIR
+_settings.CACHE_DIR = _cache_dir()
 try:
     from dlb_gym.engine.advance import FULL_LOG, FULL_POOL, FULL_WIRE, READY, advance
     from dlb_gym.engine.layout import Arrivals, Orders, Params, State
     from dlb_gym.engine.memory import Sizes, allocate, clear_row, hold_empty_reports
 finally:
-    numba.config.CACHE_DIR = _previous
+    _settings.CACHE_DIR = _previous
 
 __all__ = [
     "FULL_LOG",

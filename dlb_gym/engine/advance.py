@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import math
 
-from dlb_gym.engine.compile import entry, part
-
 from dlb_gym.engine.borrow import borrowed
 from dlb_gym.engine.cells import run_cell
+from dlb_gym.engine.compile import entry, part
 from dlb_gym.engine.dispatch import dispatch
 from dlb_gym.engine.layout import (
     ANSWER_HEAD,
@@ -104,8 +103,14 @@ def _count_bin(histogram: IntArray, value_s: float) -> None:
 
 @part
 def _write_log(
-    slot: int, i: int, j: int, clock: FloatArray, tau_s: FloatArray, row: IntArray,
-    request: FloatArray, log: FloatArray,
+    slot: int,
+    i: int,
+    j: int,
+    clock: FloatArray,
+    tau_s: FloatArray,
+    row: IntArray,
+    request: FloatArray,
+    log: FloatArray,
 ) -> None:
     entry = log[row[LOG_SIZE]]
     row[LOG_SIZE] += 1
@@ -122,9 +127,19 @@ def _write_log(
 
 @part
 def _take_in_answers(
-    i: int, j: int, end_s: float, logged: int, clock: FloatArray, tau_s: FloatArray,
-    row: IntArray, row_time: FloatArray, arc: IntArray, request: FloatArray,
-    free: IdArray, histogram: IntArray, log: FloatArray,
+    i: int,
+    j: int,
+    end_s: float,
+    logged: int,
+    clock: FloatArray,
+    tau_s: FloatArray,
+    row: IntArray,
+    row_time: FloatArray,
+    arc: IntArray,
+    request: FloatArray,
+    free: IdArray,
+    histogram: IntArray,
+    log: FloatArray,
 ) -> None:
     """Responses of cell j that reach root i by `end_s`."""
     slot = arc[i, j, ANSWER_HEAD]
@@ -161,11 +176,18 @@ def _take_in_answers(
 
 @part
 def _take_in_probe(
-    i: int, j: int, now_s: float, probe_interval_s: float, tau: float, probe: IntArray,
-    probe_error_rate: FloatArray, held: IntArray, held_time: FloatArray,
+    i: int,
+    j: int,
+    now_s: float,
+    probe_interval_s: float,
+    tau: float,
+    probe: IntArray,
+    probe_error_rate: FloatArray,
+    held: IntArray,
+    held_time: FloatArray,
 ) -> None:
-    """The newest report m with m * interval + tau <= now; before the first, what `held` began with."""
-    if probe_interval_s * 0.0 + tau > now_s:
+    """The newest report m with m * interval + tau <= now; until one, what `held` began with."""
+    if tau > now_s:
         return
     m = int((now_s - tau) / probe_interval_s)
     while (m + 1) * probe_interval_s + tau <= now_s:
@@ -186,8 +208,8 @@ def _lacking(r: int, end_s: float, params: Params, state: State, arrivals: Arriv
     due = 0
     until_s = min(end_s, params.clock[r, LAST_ARRIVAL_S])
     for i in range(params.shape[r, NUM_ROOTS]):
-        first = arrivals.next[r, i]
-        due += _last_due(arrivals.requests[r, i], first, arrivals.count[r, i], until_s) - first
+        first = arrivals.first[r, i]
+        due += _last_due(arrivals.requests[r, i], first, arrivals.stop[r, i], until_s) - first
     if state.row[r, FREE] < due:
         return FULL_POOL
     for j in range(params.shape[r, NUM_CELLS]):
@@ -209,18 +231,34 @@ def _send(
     num_cells = params.shape[r, NUM_CELLS]
     until_s = min(end_s, clock[LAST_ARRIVAL_S])
     for i in range(params.shape[r, NUM_ROOTS]):
-        first = arrivals.next[r, i]
-        stop = _last_due(arrivals.requests[r, i], first, arrivals.count[r, i], until_s)
+        first = arrivals.first[r, i]
+        stop = _last_due(arrivals.requests[r, i], first, arrivals.stop[r, i], until_s)
         for j in range(num_cells):
             state.arc[r, i, j, INTERVAL_SENT] = 0
         dispatch(
-            i, end_s, orders.mode[r], orders.base[r, i], orders.slope[r, i],
-            arrivals.requests[r, i], first, stop, clock, params.tau_s[r, i],
-            params.own_cell[r, i], num_cells, state.row[r], state.row_time[r], state.arc[r, i],
-            state.credit[r, i], state.cell[r], state.wire_time[r], state.wire_id[r],
-            state.request[r], state.free[r],
+            i,
+            end_s,
+            orders.mode[r],
+            orders.base[r, i],
+            orders.slope[r, i],
+            arrivals.requests[r, i],
+            first,
+            stop,
+            clock,
+            params.tau_s[r, i],
+            params.own_cell[r, i],
+            num_cells,
+            state.row[r],
+            state.row_time[r],
+            state.arc[r, i],
+            state.credit[r, i],
+            state.cell[r],
+            state.wire_time[r],
+            state.wire_id[r],
+            state.request[r],
+            state.free[r],
         )
-        arrivals.next[r, i] = stop
+        arrivals.first[r, i] = stop
         load = state.arrival_load[r, i]
         rate_rps = (stop - first) / clock[INTERVAL_S]
         state.arrival_load[r, i] = rate_rps + clock[LOAD_DECAY] * (load - rate_rps)
@@ -230,13 +268,29 @@ def _send(
 def _run_cells(r: int, end_s: float, params: Params, state: State) -> None:
     for j in range(params.shape[r, NUM_CELLS]):
         run_cell(
-            j, end_s, params.shape[r, NUM_ROOTS], params.shape[r, DECODE_SLOTS],
-            params.shape[r, QUEUE_LIMIT], params.clock[r, PROBE_INTERVAL_S], params.tau_s[r],
-            params.service[r], params.change_s[r, j], params.change_live[r, j], state.row[r],
-            state.arc[r], state.cell[r], state.cell_time[r], state.server[r, j],
-            state.server_free[r, j], state.wire_time[r, j], state.wire_id[r, j],
-            state.done_time[r, j], state.done_id[r, j], state.probe[r, j],
-            state.probe_error_rate[r, j], state.request[r],
+            j,
+            end_s,
+            params.shape[r, NUM_ROOTS],
+            params.shape[r, DECODE_SLOTS],
+            params.shape[r, QUEUE_LIMIT],
+            params.clock[r, PROBE_INTERVAL_S],
+            params.tau_s[r],
+            params.service[r],
+            params.change_s[r, j],
+            params.change_live[r, j],
+            state.row[r],
+            state.arc[r],
+            state.cell[r],
+            state.cell_time[r],
+            state.server[r, j],
+            state.server_free[r, j],
+            state.wire_time[r, j],
+            state.wire_id[r, j],
+            state.done_time[r, j],
+            state.done_id[r, j],
+            state.probe[r, j],
+            state.probe_error_rate[r, j],
+            state.request[r],
         )
 
 
@@ -248,13 +302,30 @@ def _take_in(r: int, end_s: float, params: Params, state: State) -> None:
             if math.isnan(tau):
                 continue
             _take_in_answers(
-                i, j, end_s, params.shape[r, LOGGED], params.clock[r], params.tau_s[r],
-                state.row[r], state.row_time[r], state.arc[r], state.request[r],
-                state.free[r], state.histogram[r], state.log[r],
+                i,
+                j,
+                end_s,
+                params.shape[r, LOGGED],
+                params.clock[r],
+                params.tau_s[r],
+                state.row[r],
+                state.row_time[r],
+                state.arc[r],
+                state.request[r],
+                state.free[r],
+                state.histogram[r],
+                state.log[r],
             )
             _take_in_probe(
-                i, j, end_s, params.clock[r, PROBE_INTERVAL_S], tau, state.probe[r, j],
-                state.probe_error_rate[r, j], state.held[r], state.held_time[r],
+                i,
+                j,
+                end_s,
+                params.clock[r, PROBE_INTERVAL_S],
+                tau,
+                state.probe[r, j],
+                state.probe_error_rate[r, j],
+                state.held[r],
+                state.held_time[r],
             )
 
 

@@ -7,14 +7,19 @@ alive, so the kernel may work on borrowed copies of their headers, which own not
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
-from numba import config
-from numba.core.cgutils import get_null_value
+import numba
+from numba.core import cgutils
 from numba.extending import intrinsic
 
+Arrays = TypeVar("Arrays")
+_config: Any = numba.config  # untyped, as are its helpers for code generation
+_null: Any = cgutils.get_null_value
 
-def _borrowed_plainly(arrays: Any) -> Any:
+
+def _borrowed_plainly(arrays: Arrays) -> Arrays:
     return arrays
 
 
@@ -28,8 +33,8 @@ def _borrowed_natively(_typing_context: Any, arrays: Any) -> Any:
         for index, array_type in enumerate(tuple_type.types):
             header = builder.extract_value(arguments[0], index)
             array = context.make_array(array_type)(context, builder, header)
-            array.meminfo = get_null_value(array.meminfo.type)
-            array.parent = get_null_value(array.parent.type)
+            array.meminfo = _null(array.meminfo.type)
+            array.parent = _null(array.parent.type)
             headers.append(array._getvalue())
         return context.make_tuple(builder, tuple_type, headers)
 
@@ -37,4 +42,7 @@ def _borrowed_natively(_typing_context: Any, arrays: Any) -> Any:
 
 
 # With NUMBA_DISABLE_JIT the kernels are plain functions, and Python counts as it always does.
-borrowed = _borrowed_plainly if config.DISABLE_JIT else _borrowed_natively
+borrowed = cast(
+    Callable[[Arrays], Arrays],
+    _borrowed_plainly if _config.DISABLE_JIT else _borrowed_natively,
+)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 
 from dlb_gym.engine.compile import part
-
 from dlb_gym.engine.heap import pop, pop_wire, push
 from dlb_gym.engine.layout import (
     ANSWER_HEAD,
@@ -56,9 +55,7 @@ ERROR_MEMORY_S = 5.0
 
 
 @part
-def _settle_prefills(
-    now_s: float, s: int, server: IntArray, request: FloatArray
-) -> None:
+def _settle_prefills(now_s: float, s: int, server: IntArray, request: FloatArray) -> None:
     """Prompt tokens leave the count at the end of prefill."""
     head = server[s, PREFILL_HEAD]
     while head != NONE and request[head, FIRST_TOKEN_S] <= now_s:
@@ -122,9 +119,7 @@ def _complete(
 
 
 @part
-def _choose_server(
-    now_s: float, u: float, live: int, server: IntArray, request: FloatArray
-) -> int:
+def _choose_server(now_s: float, u: float, live: int, server: IntArray, request: FloatArray) -> int:
     """Power of two choices on unfinished tokens; a tie goes to the first drawn."""
     scaled = u * live
     first = int(scaled)
@@ -250,15 +245,31 @@ def run_cell(
             cell[c, LIVE] = change_live[cell[c, NEXT_CHANGE]]
             cell[c, NEXT_CHANGE] += 1
         elif arrival_s <= min(probe_s, end_s):
-            _complete(arrival_s, c, tau_s, arc, cell, cell_time, server, done_time, done_id,
-                      request)
+            _complete(
+                arrival_s, c, tau_s, arc, cell, cell_time, server, done_time, done_id, request
+            )
             slot = pop_wire(wire_time, wire_id, cell[c, WIRE_SIZE], request)
             cell[c, WIRE_SIZE] -= 1
-            _place(arrival_s, c, slot, slots, queue_limit, tau_s, service, row, arc, cell,
-                   cell_time, server, server_free, done_time, done_id, request)
+            _place(
+                arrival_s,
+                c,
+                slot,
+                slots,
+                queue_limit,
+                tau_s,
+                service,
+                row,
+                arc,
+                cell,
+                cell_time,
+                server,
+                server_free,
+                done_time,
+                done_id,
+                request,
+            )
         elif probe_s <= end_s:
-            _complete(probe_s, c, tau_s, arc, cell, cell_time, server, done_time, done_id,
-                      request)
+            _complete(probe_s, c, tau_s, arc, cell, cell_time, server, done_time, done_id, request)
             _emit(c, num_roots, arc, cell, cell_time, probe, probe_error_rate)
         else:
             break

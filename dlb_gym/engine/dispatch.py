@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 
 from dlb_gym.engine.compile import part
-
 from dlb_gym.engine.heap import push_wire
 from dlb_gym.engine.layout import (
     ARRIVAL_S,

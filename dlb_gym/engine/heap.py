@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dlb_gym.engine.compile import part
-
 from dlb_gym.engine.layout import KEY, FloatArray, IdArray
 
 
@@ -25,7 +24,7 @@ def push(times: FloatArray, ids: IdArray, size: int, time: float, request: int) 
 @part
 def pop(times: FloatArray, ids: IdArray, size: int) -> int:
     """Removes and returns the id of the earliest entry of a heap ordered by time alone."""
-    top = ids[0]
+    top = int(ids[0])
     last = size - 1
     time, request = times[last], ids[last]
     hole = 0
@@ -70,7 +69,7 @@ def push_wire(
 @part
 def pop_wire(times: FloatArray, ids: IdArray, size: int, requests: FloatArray) -> int:
     """Removes and returns the id of the message that reaches its leaf first."""
-    top = ids[0]
+    top = int(ids[0])
     last = size - 1
     time, request = times[last], ids[last]
     hole = 0

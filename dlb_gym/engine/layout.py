@@ -22,7 +22,9 @@ SAMPLE, SMOOTH, SCORE = 0, 1, 2
 # Params.shape: (n, 5)
 NUM_ROOTS, NUM_CELLS, DECODE_SLOTS, QUEUE_LIMIT, LOGGED = range(5)
 # Params.clock: (n, 7)
-INTERVAL_S, PROBE_INTERVAL_S, ROUTER_DELAY_S, MEASURE_FROM_S, MEASURE_TO_S, LAST_ARRIVAL_S = range(6)
+INTERVAL_S, PROBE_INTERVAL_S, ROUTER_DELAY_S, MEASURE_FROM_S, MEASURE_TO_S, LAST_ARRIVAL_S = range(
+    6
+)
 LOAD_DECAY = 6
 # Params.service: (n, C, 2)
 PREFILL_S_PER_TOKEN, DECODE_S_PER_TOKEN = range(2)
@@ -108,11 +110,11 @@ class Params(NamedTuple):
 
 
 class Arrivals(NamedTuple):
-    """Requests drawn and not yet dispatched: `requests[r, i, next:count]`."""
+    """Requests drawn and not yet dispatched: `requests[r, i, first:stop]`."""
 
     requests: FloatArray
-    count: IntArray
-    next: IntArray
+    first: IntArray
+    stop: IntArray
 
 
 class Orders(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,8 +79,8 @@ def allocate(sizes: Sizes) -> tuple[Params, State, Arrivals, Orders]:
     )
     arrivals = Arrivals(
         requests=floats(roots, sizes.arrivals, layout.ARRIVAL_COLUMNS),
-        count=ints(roots),
-        next=ints(roots),
+        first=ints(roots),
+        stop=ints(roots),
     )
     orders = Orders(mode=ints(), base=floats(roots, cells), slope=floats(roots, cells))
     return params, state, arrivals, orders
@@ -97,8 +97,8 @@ def clear_row(r: int, state: State, arrivals: Arrivals) -> None:
     pool = state.free.shape[1]
     state.free[r] = np.arange(pool)[::-1]
     state.row[r, layout.FREE] = pool
-    arrivals.count[r] = 0
-    arrivals.next[r] = 0
+    arrivals.first[r] = 0
+    arrivals.stop[r] = 0
 
 
 def hold_empty_reports(r: int, params: Params, state: State) -> None:
@@ -118,8 +118,24 @@ def enlarged(array: NDArray[np.generic], axis: int, length: int) -> NDArray[np.g
 
 def enlarge_fields(arrays: Tuple, axis: int, length: int, *fields: str) -> Tuple:
     """The tuple with the named arrays lengthened along an axis."""
-    changes = {field: enlarged(getattr(arrays, field), axis, length) for field in fields}
+    changes: dict[str, Any] = {
+        field: enlarged(getattr(arrays, field), axis, length) for field in fields
+    }
     return arrays._replace(**changes)
+
+
+def enlarge_rings(state: State, length: int) -> State:
+    """Longer rings of reports; report m stays where the kernels look for it, at m modulo length."""
+    old = state.probe_error_rate.shape[2]
+    numbers = state.cell[..., layout.NEXT_PROBE, None] - 1 - np.arange(old)
+    r, j, k = np.nonzero(numbers >= 0)
+    m = numbers[r, j, k]
+    larger = {}
+    for name in ("probe", "probe_error_rate"):
+        array = getattr(state, name)
+        larger[name] = np.zeros((*array.shape[:2], length, *array.shape[3:]), dtype=array.dtype)
+        larger[name][r, j, m % length] = array[r, j, m % old]
+    return state._replace(**larger)
 
 
 def enlarge_pool(state: State, length: int) -> State:

@@ -82,7 +82,7 @@ def build(
         for i in range(num_roots):
             mine = requests.root == i
             count = int(mine.sum())
-            arrivals.count[r, i] = count
+            arrivals.stop[r, i] = count
             columns = (
                 requests.arrival_s,
                 requests.prompt_tokens,

@@ -14,16 +14,16 @@ NUM_STEPS = 90  # the arrivals stop at 6 s, the last responses travel until 9 s
 
 
 @pytest.mark.parametrize("seed", range(24))
-@pytest.mark.parametrize("modes", [["sample"], ["smooth"], ["score"], ["sample", "smooth", "score"]])
+@pytest.mark.parametrize(
+    "modes", [["sample"], ["smooth"], ["score"], ["sample", "smooth", "score"]]
+)
 def test_every_request_takes_the_same_course(seed: int, modes: list[str]) -> None:
     rng = np.random.default_rng([seed, len(modes[0]), len(modes)])
     system = cases.random_system(rng)
     requests = cases.random_requests(rng, system, HORIZON_S)
     decisions = cases.random_decisions(rng, system, modes, NUM_STEPS)
 
-    expected = reference.simulate(
-        system, requests, lambda step, _: decisions[step], NUM_STEPS
-    )
+    expected = reference.simulate(system, requests, lambda step, _: decisions[step], NUM_STEPS)
     views, logs = engine_run.simulate(
         [(system, requests)], lambda step, _: decisions[step], NUM_STEPS
     )
