@@ -20,9 +20,10 @@ from dlb_gym import engine as compiled
 from dlb_gym.engine import layout
 from dlb_gym.envs import DLBEnv, DLBVectorEnv
 from dlb_gym.policy import proportional
+from dlb_gym.rates import nominal_rates_rps, one_way_s
 from dlb_gym.scenario_source import load_scenario, override
-from dlb_gym.simulator import Simulator, one_way_s
-from dlb_gym.workload import CHUNK_S, Workload, nominal_rates_rps
+from dlb_gym.simulator import Simulator
+from dlb_gym.workload import CHUNK_S, Workload
 
 BATCH = 16
 ENGINE_HORIZON_S = 120.0

@@ -155,9 +155,7 @@ class Observation:
                 "model_knee": view.admissible * knee,
                 "model_smoothing": view.admissible * smoothing,
                 "zero_load_time_s": view.admissible * unit_s,
-                "control_interval": view.admissible
-                * view.control_interval_s[:, None, None]
-                / unit_s,
+                "control_interval": view.admissible * interval_s / unit_s,
             },
         )
 

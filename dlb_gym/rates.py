@@ -1,4 +1,4 @@
-"""Rates and times that follow from a scenario: what it could serve, and what it offers.
+"""Rates and times that follow from a scenario: what it could serve, offers, and must travel.
 
 With E[P], E[D] the mean prompt and output tokens, t_p, t_d the seconds per token of cell j, k_j its
 servers and s the decode slots of one server (paper B.1, "theoretical request processing rate"):
@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from dlb_gym.network import rescaled_to_mean, rtt_matrix_s
 from dlb_gym.reductions import ordered_sum
 from dlb_gym.scenario import Scenario
 from dlb_gym.trace import load_trace
@@ -62,6 +63,24 @@ def demand_shares(scenario: Scenario) -> NDArray[np.float64]:
     demand = np.array([root.demand for root in scenario.roots], dtype=np.float64)
     shares: NDArray[np.float64] = demand / ordered_sum(demand)
     return shares
+
+
+def one_way_s(scenario: Scenario) -> NDArray[np.float64]:
+    """Tau of every (root, cell), shape (R, C): half the round trip; NaN where there is no arc."""
+    if scenario.network.rtt_s is not None:
+        rtt_s = np.array(scenario.network.rtt_s, dtype=np.float64)
+    else:
+        rtt_s = rtt_matrix_s([r.region for r in scenario.roots], [c.region for c in scenario.cells])
+    if scenario.network.mean_rtt_s is not None:
+        apart = np.array([[r.name != c.name for c in scenario.cells] for r in scenario.roots])
+        rtt_s = rescaled_to_mean(rtt_s, scenario.network.mean_rtt_s, apart)
+    reachable = np.array(
+        [
+            [root.reachable is None or cell.name in root.reachable for cell in scenario.cells]
+            for root in scenario.roots
+        ]
+    )
+    return np.where(reachable, rtt_s / 2.0, np.nan)
 
 
 def _stage_times_s(scenario: Scenario) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

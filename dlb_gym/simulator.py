@@ -19,15 +19,10 @@ from dlb_gym import engine
 from dlb_gym.calibration import latency_parameters
 from dlb_gym.engine import layout, memory
 from dlb_gym.measurements import Measurements
-from dlb_gym.network import rescaled_to_mean, rtt_matrix_s
 from dlb_gym.observation import View
+from dlb_gym.rates import nominal_rates_rps, one_way_s, zero_load_time_s
 from dlb_gym.scenario import Scenario
-from dlb_gym.workload import (
-    CHUNK_S,
-    Workload,
-    nominal_rates_rps,
-    zero_load_time_s,
-)
+from dlb_gym.workload import CHUNK_S, Workload
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -69,24 +64,6 @@ class Truth(NamedTuple):
     received: IntArray
     in_system_s: FloatArray
     rejected: IntArray
-
-
-def one_way_s(scenario: Scenario) -> FloatArray:
-    """Tau of every (root, cell), shape (R, C): half the round trip; NaN where there is no arc."""
-    if scenario.network.rtt_s is not None:
-        rtt_s = np.array(scenario.network.rtt_s, dtype=np.float64)
-    else:
-        rtt_s = rtt_matrix_s([r.region for r in scenario.roots], [c.region for c in scenario.cells])
-    if scenario.network.mean_rtt_s is not None:
-        apart = np.array([[r.name != c.name for c in scenario.cells] for r in scenario.roots])
-        rtt_s = rescaled_to_mean(rtt_s, scenario.network.mean_rtt_s, apart)
-    reachable = np.array(
-        [
-            [root.reachable is None or cell.name in root.reachable for cell in scenario.cells]
-            for root in scenario.roots
-        ]
-    )
-    return np.where(reachable, rtt_s / 2.0, np.nan)
 
 
 class Simulator:
@@ -173,22 +150,18 @@ class Simulator:
     def _make_room(self, scenario: Scenario, workload: Workload, longest_tau_s: float) -> None:
         """Lengthens the axes that this scenario needs longer."""
         schedules = workload.live_servers
+        changes = 1 + max(len(schedule) for schedule in schedules)
         servers = max(live for schedule in schedules for _, live in schedule)
+        queued = servers * scenario.server.queue_limit
         probes = math.ceil(longest_tau_s / scenario.probe_interval_s) + 3
-        lengths = {
-            ("change_s", "change_live"): (2, 1 + max(len(schedule) for schedule in schedules)),
-            ("server", "server_free"): (2, servers),
-            ("done_time", "done_id"): (2, servers * scenario.server.queue_limit),
-            ("server_free",): (3, 1 + scenario.server.decode_slots),
-        }
-        if self._state.probe.shape[2] < probes:
-            self._state = memory.enlarge_rings(self._state, probes)
-        for fields, (axis, length) in lengths.items():
-            if fields[0] in layout.Params._fields:
-                if getattr(self._params, fields[0]).shape[axis] < length:
-                    self._params = memory.enlarge_fields(self._params, axis, length, *fields)
-            elif getattr(self._state, fields[0]).shape[axis] < length:
-                self._state = memory.enlarge_fields(self._state, axis, length, *fields)
+        slots = scenario.server.decode_slots
+        self._params = memory.at_least(self._params, 2, changes, "change_s", "change_live")
+        state = memory.at_least(self._state, 2, servers, "server", "server_free")
+        state = memory.at_least(state, 3, 1 + slots, "server_free")
+        state = memory.at_least(state, 2, queued, "done_time", "done_id")
+        if state.probe.shape[2] < probes:
+            state = memory.enlarge_rings(state, probes)
+        self._state = state
 
     def _write_params(
         self, r: int, scenario: Scenario, workload: Workload, tau_s: FloatArray
@@ -286,7 +259,7 @@ class Simulator:
         left = stop - first
         needed = left + len(requests)
         if needed > self._arrivals.requests.shape[2]:
-            self._arrivals = memory.enlarge_fields(self._arrivals, 2, 2 * needed, "requests")
+            self._arrivals = memory.at_least(self._arrivals, 2, 2 * needed, "requests")
         buffer = self._arrivals.requests[r, i]
         buffer[:left] = buffer[first:stop].copy()
         buffer[left:needed] = requests
@@ -298,10 +271,10 @@ class Simulator:
             self._state = memory.enlarge_pool(self._state, 2 * self._state.request.shape[1])
         elif status == engine.FULL_WIRE:
             length = 2 * self._state.wire_time.shape[2]
-            self._state = memory.enlarge_fields(self._state, 2, length, "wire_time", "wire_id")
+            self._state = memory.at_least(self._state, 2, length, "wire_time", "wire_id")
         else:
             length = 2 * self._state.log.shape[1]
-            self._state = memory.enlarge_fields(self._state, 1, length, "log")
+            self._state = memory.at_least(self._state, 1, length, "log")
 
     def view(self) -> View:
         """What roots know now. Its arrays change with the next interval."""

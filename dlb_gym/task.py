@@ -13,10 +13,10 @@ from dlb_gym.episodes import EpisodeSource
 from dlb_gym.measurements import quantile_s
 from dlb_gym.observation import Observation
 from dlb_gym.policy import Decision, TaskSpec, check_decision, proportional
+from dlb_gym.rates import nominal_rates_rps, offered_rate_rps, zero_load_time_s
 from dlb_gym.reward import RewardFacts, resolve_reward
 from dlb_gym.scenario import Scenario
 from dlb_gym.simulator import Simulator
-from dlb_gym.workload import nominal_rates_rps, offered_rate_rps, zero_load_time_s
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

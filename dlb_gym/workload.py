@@ -17,31 +17,12 @@ from numpy.typing import NDArray
 from dlb_gym.demand_profile import RelativeRate
 from dlb_gym.disturbances import ActiveBurst, resolve
 from dlb_gym.network import REGIONS
-from dlb_gym.rates import (
-    demand_shares,
-    mean_tokens,
-    nominal_rates_rps,
-    offered_rate_rps,
-    zero_load_time_s,
-    zero_load_times_s,
-)
+from dlb_gym.rates import demand_shares, offered_rate_rps
 from dlb_gym.scenario import Root, Scenario
 from dlb_gym.streams import Stream, random_stream
 from dlb_gym.tokens import TokenSource, token_source
 from dlb_gym.trace import load_trace
 from dlb_gym.trace_replay import TraceReplay
-
-__all__ = [
-    "CHUNK_S",
-    "COLUMNS",
-    "Workload",
-    "demand_shares",
-    "mean_tokens",
-    "nominal_rates_rps",
-    "offered_rate_rps",
-    "zero_load_time_s",
-    "zero_load_times_s",
-]
 
 CHUNK_S = 10.0
 """Length of a chunk, seconds."""

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dlb_gym.disturbances import resolve
+from dlb_gym.rates import mean_tokens, nominal_rates_rps
 from dlb_gym.scenario import Scenario
 from dlb_gym.scenario_source import ScenarioError, load_scenario, override, scenario_from_dict
 from dlb_gym.trace import describe_trace, load_trace
 from dlb_gym.trace_file import TraceError
-from dlb_gym.workload import CHUNK_S, Workload, mean_tokens, nominal_rates_rps
+from dlb_gym.workload import CHUNK_S, Workload
 from tests.scenarios_by_hand import DATA, needs, two_cells
 
 AZURE = DATA / "traces" / "azure_llm_2023_conv.csv"

@@ -116,10 +116,12 @@ def enlarged(array: NDArray[np.generic], axis: int, length: int) -> NDArray[np.g
     return larger
 
 
-def enlarge_fields(arrays: Tuple, axis: int, length: int, *fields: str) -> Tuple:
-    """The tuple with the named arrays lengthened along an axis."""
+def at_least(arrays: Tuple, axis: int, length: int, *fields: str) -> Tuple:
+    """The tuple with the named arrays lengthened along an axis where they are shorter."""
     changes: dict[str, Any] = {
-        field: enlarged(getattr(arrays, field), axis, length) for field in fields
+        field: enlarged(getattr(arrays, field), axis, length)
+        for field in fields
+        if getattr(arrays, field).shape[axis] < length
     }
     return arrays._replace(**changes)
 
@@ -141,7 +143,7 @@ def enlarge_rings(state: State, length: int) -> State:
 def enlarge_pool(state: State, length: int) -> State:
     """More requests in the system; the new ids are put on every row's stack of free ones."""
     old = state.free.shape[1]
-    state = enlarge_fields(state, 1, length, "request", "free")
+    state = at_least(state, 1, length, "request", "free")
     new_ids = np.arange(old, length)
     for r in range(len(state.step)):
         free = state.row[r, layout.FREE]
