@@ -198,7 +198,9 @@ class DLBVectorEnv(VectorEnv[Array, Array, Array]):
         """
         rows = self._reset_mask(options)
         if seed is not None:
-            seeds = [seed + r for r in range(self.num_envs)] if isinstance(seed, int) else seed
+            if isinstance(seed, int | np.integer):
+                seed = [int(seed) + r for r in range(self.num_envs)]
+            seeds = list(seed)
             if len(seeds) != self.num_envs:
                 raise ValueError(
                     f"seed lists {len(seeds)} values for num_envs = {self.num_envs}; one a row"

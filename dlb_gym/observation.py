@@ -10,58 +10,15 @@ all fields are zero.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from dlb_gym.latency_model import LatencyModel
+from dlb_gym import engine
+from dlb_gym.views import View
 
 FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-
-
-class View(NamedTuple):
-    """What roots know, in physical units; (n, R, C) unless said otherwise.
-
-    Attributes:
-        admissible: Arcs.
-        rtt_s: Round trips.
-        probe_age_s: Time since the probe held left its cell.
-        rif: RIF in the probe held.
-        servers: Live servers in it.
-        received: Requests of this root received by the cell according to it.
-        error_rate: Leaf's error rate in it.
-        model: (n, C, 4) per-server latency model: alpha_s, beta_s, knee, smoothing.
-        sent: Requests sent by this root.
-        answered: Responses received by this root.
-        interval_sent: Requests sent in the interval that just ended.
-        arrival_rps: (n, R) exponential mean of the root's arrival rate.
-        server_rps: (n, C) nominal rate of one server of the cell.
-        fleet_rps: (n,) nominal rate of all servers at clock 0.
-        fleet_servers: (n,) servers at clock 0.
-        zero_load_time_s: (n,) Z.
-        control_interval_s: (n,).
-    """
-
-    admissible: NDArray[np.bool_]
-    rtt_s: FloatArray
-    probe_age_s: FloatArray
-    rif: IntArray
-    servers: IntArray
-    received: IntArray
-    error_rate: FloatArray
-    model: FloatArray
-    sent: IntArray
-    answered: IntArray
-    interval_sent: IntArray
-    arrival_rps: FloatArray
-    server_rps: FloatArray
-    fleet_rps: FloatArray
-    fleet_servers: FloatArray
-    zero_load_time_s: FloatArray
-    control_interval_s: FloatArray
 
 
 @dataclass(frozen=True)
@@ -97,7 +54,7 @@ FIELDS = (
     Field("control_interval", 1000.0, "control interval, in Z"),
 )
 FIELD_NAMES = tuple(field.name for field in FIELDS)
-_HIGH = np.array([field.high for field in FIELDS], dtype=np.float32)
+_HIGH = np.array([field.high for field in FIELDS])
 _INDEX = {name: index for index, name in enumerate(FIELD_NAMES)}
 
 
@@ -116,7 +73,7 @@ class Observation:
     @property
     def space(self) -> gym.spaces.Box:
         """Box of shape (roots * cells * fields,), float32."""
-        high = np.tile(_HIGH, self.num_roots * self.num_cells)
+        high = np.tile(_HIGH.astype(np.float32), self.num_roots * self.num_cells)
         return gym.spaces.Box(np.zeros_like(high), high, dtype=np.float32)
 
     def decode(self, observation: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
@@ -137,75 +94,44 @@ class Observation:
         shape = (len(fields["admissible"]), self.num_roots, self.num_cells, len(FIELDS))
         cube = np.empty(shape, np.float32)
         for name, values in fields.items():
-            cube[..., _INDEX[name]] = np.maximum(values, 0.0)
-        return self._bounded(cube)
+            index = _INDEX[name]
+            cube[..., index] = np.clip(values, 0.0, _HIGH[index])
+        return self._finite(cube)
 
     def constants(self, view: View) -> NDArray[np.float32]:
         """The fields that do not change during an episode, (n, R, C, fields), others zero."""
+        arcs = view.admissible
         unit_s = view.zero_load_time_s[:, None, None]
-        interval_s = view.control_interval_s[:, None, None]
         alpha, beta, knee, smoothing = np.moveaxis(view.model, -1, 0)[:, :, None, :]
-        return self._cube(
-            np.zeros((*view.admissible.shape, len(FIELDS)), np.float32),
-            {
-                "admissible": view.admissible,
-                "rtt": view.rtt_s / unit_s,
-                "model_alpha": view.admissible * alpha / unit_s,
-                "model_beta": view.admissible * beta / unit_s,
-                "model_knee": view.admissible * knee,
-                "model_smoothing": view.admissible * smoothing,
-                "zero_load_time_s": view.admissible * unit_s,
-                "control_interval": view.admissible * interval_s / unit_s,
-            },
-        )
+        cube = np.zeros((*arcs.shape, len(FIELDS)), np.float32)
+        for name, values in {
+            "admissible": arcs,
+            "rtt": view.rtt_s / unit_s,
+            "model_alpha": alpha / unit_s,
+            "model_beta": beta / unit_s,
+            "model_knee": knee,
+            "model_smoothing": smoothing,
+            "zero_load_time_s": unit_s,
+            "control_interval": view.control_interval_s[:, None, None] / unit_s,
+        }.items():
+            index = _INDEX[name]
+            cube[..., index] = np.where(arcs, np.minimum(values, _HIGH[index]), 0.0)
+        return cube
 
     def encode(self, view: View, constants: NDArray[np.float32]) -> NDArray[np.float32]:
         """Observation (n, size) of a view.
 
         Args:
-            view: What roots know; its arrays are zero where there is no arc, but for those that
-                are masked here.
+            view: What roots know.
             constants: See `constants`, of the same episodes.
         """
-        arcs = view.admissible
-        unit_s = view.zero_load_time_s[:, None, None]
-        per_server = 1.0 / np.maximum(view.servers, 1)
-        rif = view.rif * per_server
-        alpha, beta, knee, smoothing = np.moveaxis(view.model, -1, 0)[:, :, None, :]
-        curve = LatencyModel(alpha / unit_s, beta / unit_s, knee, smoothing).at(rif)
-        sent_by_root = np.maximum(np.add.reduce(view.interval_sent, -1, keepdims=True), 1)
-        share_of_fleet = (view.server_rps / view.fleet_rps[:, None])[:, None, :]
-        arrival_load = (view.arrival_rps / view.fleet_rps[:, None])[:, :, None]
-        cube = self._cube(
-            constants.copy(),
-            {
-                "probe_age": arcs * (view.probe_age_s / unit_s),
-                "rif": rif,
-                "servers": view.servers / view.fleet_servers[:, None, None],
-                "request_weight": arcs * per_server,
-                "serving_latency": arcs * curve.latency,
-                "marginal_latency": arcs * curve.marginal_latency,
-                "error_rate": view.error_rate,
-                "outstanding": (view.sent - view.answered) * per_server,
-                "unseen": (view.sent - view.received) * per_server,
-                "routing": view.interval_sent / sent_by_root,
-                "arrival_load": arcs * arrival_load,
-                "capacity_load": view.servers * share_of_fleet,
-            },
-        )
-        return self._bounded(cube)
+        cube = constants.copy()
+        engine.encode(view, _HIGH, cube)
+        return self._finite(cube)
 
-    def _cube(
-        self, cube: NDArray[np.float32], fields: dict[str, NDArray[Any]]
-    ) -> NDArray[np.float32]:
-        for name, values in fields.items():
-            cube[..., _INDEX[name]] = values
-        return cube
-
-    def _bounded(self, cube: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Saturates at the upper bounds and flattens; nothing that is not finite passes."""
+    def _finite(self, cube: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Flattens; nothing that is not finite passes."""
         if not np.isfinite(cube).all():
             bad = FIELD_NAMES[int(np.argwhere(~np.isfinite(cube))[0][-1])]
             raise ValueError(f"observation field {bad!r} is not finite; report this")
-        np.minimum(cube, _HIGH, out=cube)
         return cube.reshape(len(cube), self.size)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dlb_gym.simulator import Truth
+from dlb_gym.views import Truth
 
 FloatArray = NDArray[np.float64]
 Reward = Callable[["RewardFacts", Truth], dict[str, FloatArray]]

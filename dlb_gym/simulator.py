@@ -10,7 +10,6 @@ Row r's clock starts at 0 with warm-up. Nothing here decides or rewards.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +18,9 @@ from dlb_gym import engine
 from dlb_gym.calibration import latency_parameters
 from dlb_gym.engine import layout, memory
 from dlb_gym.measurements import Measurements
-from dlb_gym.observation import View
 from dlb_gym.rates import nominal_rates_rps, one_way_s, zero_load_time_s
 from dlb_gym.scenario import Scenario
+from dlb_gym.views import Books, Truth, View
 from dlb_gym.workload import CHUNK_S, Workload
 
 FloatArray = NDArray[np.float64]
@@ -31,39 +30,6 @@ ARRIVAL_MEMORY_S = 1.0
 FIRST_POOL = 256
 FIRST_WIRE = 64
 """Starting capacities; the engine asks for more when it needs it."""
-
-
-class Books(NamedTuple):
-    """Where every request is, (n,) each.
-
-    arrived = answered + errors + rif + to_cells + to_roots, at every step.
-    """
-
-    arrived: IntArray
-    answered: IntArray
-    errors: IntArray
-    rif: IntArray
-    to_cells: IntArray
-    to_roots: IntArray
-
-
-class Truth(NamedTuple):
-    """The system as it is, after the last interval.
-
-    Attributes:
-        rif: (n, C) requests in flight.
-        live_servers: (n, C).
-        received: (n, R, C) requests that reached the cell's leaf so far.
-        in_system_s: (n,) integral over the last interval of the requests that arrived at a root
-            and were not answered there, request seconds.
-        rejected: (n,) errors at leaves in the last interval.
-    """
-
-    rif: IntArray
-    live_servers: IntArray
-    received: IntArray
-    in_system_s: FloatArray
-    rejected: IntArray
 
 
 class Simulator:

@@ -73,6 +73,7 @@ try:
     from dlb_gym.engine.advance import FULL_LOG, FULL_POOL, FULL_WIRE, READY, advance
     from dlb_gym.engine.layout import Arrivals, Orders, Params, State
     from dlb_gym.engine.memory import Sizes, allocate, clear_row, hold_empty_reports
+    from dlb_gym.engine.observe import encode
 finally:
     _settings.CACHE_DIR = _previous
 
@@ -89,5 +90,6 @@ __all__ = [
     "advance",
     "allocate",
     "clear_row",
+    "encode",
     "hold_empty_reports",
 ]

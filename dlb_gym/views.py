@@ -1,0 +1,86 @@
+"""What the simulator shows: the delayed view of the roots, and the truth."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+class View(NamedTuple):
+    """What roots know, in physical units; (n, R, C) unless said otherwise.
+
+    Attributes:
+        admissible: Arcs.
+        rtt_s: Round trips.
+        probe_age_s: Time since the probe held left its cell.
+        rif: RIF in the probe held.
+        servers: Live servers in it.
+        received: Requests of this root received by the cell according to it.
+        error_rate: Leaf's error rate in it.
+        model: (n, C, 4) per-server latency model: alpha_s, beta_s, knee, smoothing.
+        sent: Requests sent by this root.
+        answered: Responses received by this root.
+        interval_sent: Requests sent in the interval that just ended.
+        arrival_rps: (n, R) exponential mean of the root's arrival rate.
+        server_rps: (n, C) nominal rate of one server of the cell.
+        fleet_rps: (n,) nominal rate of all servers at clock 0.
+        fleet_servers: (n,) servers at clock 0.
+        zero_load_time_s: (n,) Z.
+        control_interval_s: (n,).
+    """
+
+    admissible: NDArray[np.bool_]
+    rtt_s: FloatArray
+    probe_age_s: FloatArray
+    rif: IntArray
+    servers: IntArray
+    received: IntArray
+    error_rate: FloatArray
+    model: FloatArray
+    sent: IntArray
+    answered: IntArray
+    interval_sent: IntArray
+    arrival_rps: FloatArray
+    server_rps: FloatArray
+    fleet_rps: FloatArray
+    fleet_servers: FloatArray
+    zero_load_time_s: FloatArray
+    control_interval_s: FloatArray
+
+
+class Books(NamedTuple):
+    """Where every request is, (n,) each.
+
+    arrived = answered + errors + rif + to_cells + to_roots, at every step.
+    """
+
+    arrived: IntArray
+    answered: IntArray
+    errors: IntArray
+    rif: IntArray
+    to_cells: IntArray
+    to_roots: IntArray
+
+
+class Truth(NamedTuple):
+    """The system as it is, after the last interval.
+
+    Attributes:
+        rif: (n, C) requests in flight.
+        live_servers: (n, C).
+        received: (n, R, C) requests that reached the cell's leaf so far.
+        in_system_s: (n,) integral over the last interval of the requests that arrived at a root
+            and were not answered there, request seconds.
+        rejected: (n,) errors at leaves in the last interval.
+    """
+
+    rif: IntArray
+    live_servers: IntArray
+    received: IntArray
+    in_system_s: FloatArray
+    rejected: IntArray
