@@ -134,7 +134,9 @@ def _compare(
         label,
         len(shared),
         _estimate((x - y).mean(), (x - y)[draws].mean(axis=1), len(x)),
-        _estimate((x / y).mean(), (x / y)[draws].mean(axis=1), len(x)) if (y != 0.0).all() else None,
+        _estimate((x / y).mean(), (x / y)[draws].mean(axis=1), len(x))
+        if (y != 0.0).all()
+        else None,
         _estimate(x.mean() / y.mean(), x[draws].mean(axis=1) / y[draws].mean(axis=1), len(x))
         if (y != 0.0).all()
         else None,

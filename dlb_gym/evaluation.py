@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dlb_gym.episodes import EpisodeSource, FamilyScenarios, FixedScenarios
 from dlb_gym.policy import Policy
 from dlb_gym.scenario import Scenario
-from dlb_gym.episodes import EpisodeSource, FamilyScenarios, FixedScenarios
 from dlb_gym.task import Task
 from dlb_gym.timeline import Timeline
 
@@ -220,7 +220,9 @@ def _play(
     task: Task, policy: Policy, observation: NDArray[np.float32], runs: Sequence[Run]
 ) -> dict[int, Timeline]:
     """Moves every row to its horizon; a row that is there waits for the others."""
-    timelines = {r: Timeline(task, r, _scenario(task, r)) for r, run in enumerate(runs) if run.timeline}
+    timelines = {
+        r: Timeline(task, r, _scenario(task, r)) for r, run in enumerate(runs) if run.timeline
+    }
     active = np.ones(len(runs), dtype=np.bool_)
     while active.any():
         step = task.step(policy.act(observation), None if active.all() else active)
@@ -371,7 +373,7 @@ def write_aside(path: Path, text: str) -> None:
     aside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         aside.write_text(text, encoding="utf-8", newline="\n")
-        os.replace(aside, path)
+        aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
 

@@ -32,14 +32,14 @@ _SECONDS = (
     ("p95 s", "latency_p95_s"),
     ("p99 s", "latency_p99_s"),
     ("TTFT s", "ttft_mean_s"),
-    ("latency + errors s", "latency_with_errors_s"),
+    ("with errors s", "latency_with_errors_s"),
 )
 _PERCENT = (
     ("errors %", "error_rate"),
-    ("utilisation %", "utilisation"),
+    ("load %", "utilisation"),
     ("cross-cell %", "cross_cell_share"),
 )
-_COUNTS = (("at horizon", "in_system_at_horizon"), ("unfinished", "unfinished"))
+_COUNTS = (("at end", "in_system_at_horizon"), ("unfinished", "unfinished"))
 
 
 def reference_of(records: Sequence[Record]) -> str:
@@ -62,7 +62,7 @@ def table(records: Sequence[Record]) -> Table:
     compared = {row.label: row for row in paired_differences(records, reference)}
     name = next(str(r["policy"]) for r in records if r["label"] == reference)
     header = (
-        "policy", "information", "runs", "mean s", f"vs {name} % [95 %]",
+        "policy", "information", "runs", "mean s", f"vs {name} %", "95 % interval",
         *(title for title, _ in (*_SECONDS, *_PERCENT, *_COUNTS)),
     )  # fmt: skip
     order = sorted(labels(records), key=lambda label: _rank(records, label))
@@ -87,31 +87,32 @@ def _row(records: Sequence[Record], label: str, compared: Comparison) -> tuple[s
         str(own[0]["information"]),
         str(len(own)),
         mean("latency_mean_s", 4),
-        percent_change(compared.ratio),
+        *percent_change(compared.ratio),
         *(mean(metric, 3) for _, metric in _SECONDS),
         *(mean(metric, 2, 100.0) for _, metric in _PERCENT),
         *(mean(metric, 0) for _, metric in _COUNTS),
     )
 
 
-def percent_change(ratio: Estimate | None) -> str:
-    """A ratio as a change in percent with its interval."""
+def percent_change(ratio: Estimate | None) -> tuple[str, str]:
+    """A ratio as a change in percent, and its interval."""
     if ratio is None:
-        return NOTHING
+        return NOTHING, NOTHING
     value = f"{100.0 * (ratio.value - 1.0):+.2f}"
     if ratio.low is None or ratio.high is None:
-        return value
-    return f"{value} [{100.0 * (ratio.low - 1.0):+.2f}, {100.0 * (ratio.high - 1.0):+.2f}]"
+        return value, "too few runs"
+    return value, f"{100.0 * (ratio.low - 1.0):+.2f} to {100.0 * (ratio.high - 1.0):+.2f}"
 
 
-def _notes(
-    records: Sequence[Record], reference: str, compared: dict[str, Comparison]
-) -> list[str]:
+def _notes(records: Sequence[Record], reference: str, compared: dict[str, Comparison]) -> list[str]:
     notes = [
         f"Change of the mean latency against {reference}: mean of the paired ratios over "
         "(scenario, seed), 95 % bootstrap interval.",
-        "Latency and TTFT are those of answered requests; 'latency + errors' charges each error "
+        "Latency and TTFT are those of answered requests; 'with errors' charges each error "
         "the scenario's error_penalty in zero-load times.",
+        "load: offered over the nominal rate of the live servers, mean over the horizon; "
+        "cross-cell: requests sent to another cell than the root's own; at end: requests in the "
+        "system when arrivals stopped.",
     ]
     for label in labels(records):
         own = [record for record in records if record["label"] == label]
@@ -136,24 +137,33 @@ def by_scenario(records: Sequence[Record]) -> dict[str, list[Record]]:
     return found
 
 
-def text_table(records: Sequence[Record], width: int = 200) -> str:
-    """The tables as aligned text, one for each scenario."""
+WIDEST = 500
+"""Characters of a line: wide enough that no cell is cut or folded."""
+
+
+def text_table(records: Sequence[Record]) -> str:
+    """The tables as aligned text, one for each scenario; a terminal may wrap the lines."""
     from rich import box
     from rich.console import Console
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    console = Console(width=width, record=False, color_system=None, highlight=False, markup=False)
+    console = Console(width=WIDEST, record=False, color_system=None, highlight=False, markup=False)
     with console.capture() as captured:
         for scenario, own in by_scenario(records).items():
             content = table(own)
-            grid = RichTable(title=Text(f"scenario {scenario}"), box=box.SIMPLE, title_justify="left")
+            grid = RichTable(
+                title=Text(f"scenario {scenario}"),
+                box=box.SIMPLE_HEAD,
+                padding=(0, 1),
+                title_justify="left",
+            )
             for index, title in enumerate(content.header):
                 justify = "left" if index < 2 else "right"
-                grid.add_column(Text(title), justify=justify, no_wrap=index == 0)  # type: ignore[arg-type]
+                grid.add_column(Text(title), justify=justify, no_wrap=True)  # type: ignore[arg-type]
             for row in content.rows:
                 grid.add_row(*(Text(cell) for cell in row))
             console.print(grid)
             for note in content.notes:
                 console.print(Text(note))
-    return captured.get()
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())

@@ -1,8 +1,8 @@
 """What a replication looked like over time: RIF, utilisation and routing in equal windows.
 
-A window is a whole number of control intervals, about a second where the span allows, and there are
-at most 300 of them. In a window of W seconds, with A_j arrivals at the leaf of cell j, S_ij requests
-sent by root i to cell j, and m_j the rate of its live servers at nominal speed,
+A window is a whole number of control intervals, about a second where the span allows, and there
+are at most 300 of them. In a window of W seconds, with A_j arrivals at the leaf of cell j, S_ij
+requests sent by root i to cell j, and m_j the nominal rate of the cell's live servers,
 
     rif_j = mean RIF at the ends of the window's intervals
     utilisation_j = A_j / (m_j W)

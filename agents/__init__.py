@@ -1,0 +1,1 @@
+"""Learned policies: networks, training, checkpoints, and acting with what was trained."""

@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from dlb_gym import evaluation
+from dlb_gym.evaluation import Run, batches, rollout, run_all, seeded
+from dlb_gym.measurements import bin_edges_s
+from dlb_gym.policy import Decision, Policy, proportional
+from dlb_gym.scenario import Scenario
+from dlb_gym.scenario_source import override
+from tests.scenarios_by_hand import two_cells
+
+RANDOM = "baselines.static:WeightedRandom"
+GRADIENT = {"policy": "baselines.discrete:Discrete", "keywords": {"cost": "gradient"}}
+
+
+def short(**changes: Any) -> Scenario:
+    return override(two_cells(), {"warmup_s": 2.0, "horizon_s": 6.0, **changes})
+
+
+class Uniform(Policy):
+    """Every cell the same share."""
+
+    name, information = "uniform", "local"
+
+    def act(self, observation: NDArray[np.float32]) -> Decision:
+        arcs = self.fields(observation)["admissible"] > 0.0
+        return Decision(proportional(np.ones(arcs.shape), arcs))
+
+
+class Breaking(Uniform):
+    """Fails on seeds from 7 on."""
+
+    def reset(self, spec: Any, num_replications: int, seed: int) -> None:
+        super().reset(spec, num_replications, seed)
+        if seed >= 7:
+            raise RuntimeError("broken on purpose")
+
+
+UNIFORM = f"{__name__}:Uniform"
+BREAKING = f"{__name__}:Breaking"
+
+
+def test_all_policies_meet_the_same_requests_and_leave_none_unfinished(tmp_path: Path) -> None:
+    runs = [
+        run
+        for policy in ({"policy": RANDOM}, GRADIENT, {"policy": UNIFORM})
+        for run in seeded(Run(**policy, scenario=short()), 2)  # type: ignore[arg-type]
+    ]
+    records = [result.record for result in run_all(runs, tmp_path)]
+    assert [record["requests"] for record in records] == 3 * [r["requests"] for r in records[:2]]
+    assert all(record["unfinished"] == 0 for record in records)
+    assert all(r["answered"] + r["errors"] == r["requests"] > 100 for r in records)
+
+
+def test_a_row_does_not_depend_on_its_batch() -> None:
+    runs = seeded(Run(**GRADIENT, scenario=short()), 3)  # type: ignore[arg-type]
+    together = rollout(runs)
+    for run, result in zip(runs, together, strict=True):
+        assert rollout([run]) == [result]
+
+
+def test_settling_is_played_and_not_measured() -> None:
+    settled = Run(UNIFORM, scenario=short(settle_s=4.0), timeline=True)
+    (result,) = rollout([settled])
+    offered_rps = 0.5 * 112.0
+    assert result.record["requests"] == pytest.approx(offered_rps * 6.0, rel=0.25)
+    assert result.timeline is not None
+    assert result.timeline["time_s"][0] < 0.0 < result.timeline["time_s"][-1] < 6.0
+
+
+def test_the_histogram_holds_every_answered_request_near_the_mean() -> None:
+    (result,) = rollout([Run(UNIFORM, scenario=short())])
+    edges = bin_edges_s()
+    count = sum(result.histogram.values())
+    mean_s = sum((edges[b] + edges[b + 1]) / 2 * c for b, c in result.histogram.items()) / count
+    assert count == result.record["answered"]
+    assert mean_s == pytest.approx(result.record["latency_mean_s"], rel=0.01)
+
+
+def test_errors_cost_their_penalty_in_the_latency_with_errors() -> None:
+    crowded = short(**{"demand.utilisation": 3.0, "server.queue_limit": 4})
+    (result,) = rollout([Run(UNIFORM, scenario=crowded)])
+    record = result.record
+    assert record["errors"] > 0
+    by_hand = record["answered"] * record["latency_mean_s"] + record["errors"] * 10.0 * 1.1
+    assert record["latency_with_errors_s"] == pytest.approx(by_hand / record["requests"])
+
+
+def test_a_run_without_requests_has_no_latency_and_says_null(tmp_path: Path) -> None:
+    idle = short(**{"demand.utilisation": 1e-6})
+    (result,) = run_all([Run(UNIFORM, scenario=idle)], tmp_path)
+    assert result.record["answered"] == 0
+    assert result.record["latency_mean_s"] is None
+    assert result.record["latency_p99_s"] is None
+    (file,) = (tmp_path / "results").iterdir()
+    assert "NaN" not in file.read_text()
+
+
+def test_time_lines_share_out_all_requests_and_follow_the_control_interval() -> None:
+    (result,) = rollout([Run(UNIFORM, scenario=short(horizon_s=120.0), timeline=True)])
+    columns = result.timeline
+    assert columns is not None
+    assert len(columns["time_s"]) == 120  # windows of a second
+    np.testing.assert_allclose(np.sum(columns["share"], axis=1), 1.0, atol=2e-4)
+    routing = np.mean(columns["routing"], axis=0)
+    np.testing.assert_allclose(routing, 0.5, atol=0.05)
+    offered = np.array([28.0 / 80.0, 28.0 / 32.0])  # half of 56/s each
+    np.testing.assert_allclose(np.mean(columns["utilisation"], axis=0), offered, rtol=0.1)
+
+
+def test_time_lines_have_at_most_300_windows() -> None:
+    long = short(**{"horizon_s": 1000.0, "control_interval_s": 1.0, "demand.utilisation": 0.02})
+    (result,) = rollout([Run(UNIFORM, scenario=long, timeline=True)])
+    assert result.timeline is not None
+    assert 200 < len(result.timeline["time_s"]) <= 300
+
+
+def test_the_label_holds_the_control_interval() -> None:
+    (result,) = rollout([Run(**GRADIENT, scenario=short())])  # type: ignore[arg-type]
+    assert result.record["label"] == "disc-gradient @ 100 ms"
+
+
+def test_finished_runs_are_read_and_not_computed(tmp_path: Path, monkeypatch: Any) -> None:
+    runs = seeded(Run(UNIFORM, scenario=short()), 2)
+    first = run_all(runs, tmp_path)
+
+    def refuse(batch: Any) -> Any:
+        raise AssertionError("computed again")
+
+    monkeypatch.setattr(evaluation, "rollout", refuse)
+    counts: list[int] = []
+    assert run_all(runs, tmp_path, on_finished=counts.append) == first
+    assert sum(counts) == 2
+
+
+def test_a_crash_keeps_what_was_finished_and_leaves_no_partial_file(tmp_path: Path) -> None:
+    runs = [Run(BREAKING, scenario=short(), seed=seed) for seed in (0, 7)]
+    with pytest.raises(RuntimeError, match="broken on purpose"):
+        run_all(runs, tmp_path)
+    (file,) = (tmp_path / "results").iterdir()
+    assert file.name == f"{runs[0].digest}.json"
+    assert json.loads(file.read_text())["record"]["seed"] == 0
+
+
+def test_a_write_that_fails_half_way_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    evaluation.write_aside(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        evaluation.write_aside(path, "new \ud800")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_damaged_result_is_named(tmp_path: Path) -> None:
+    run = Run(UNIFORM, scenario=short())
+    run_all([run], tmp_path)
+    (tmp_path / "results" / f"{run.digest}.json").write_text("{")
+    with pytest.raises(ValueError, match=rf"{run.digest}\.json is no result.*delete it"):
+        run_all([run], tmp_path)
+
+
+def test_whatever_decides_a_result_changes_its_digest(tmp_path: Path) -> None:
+    weights = tmp_path / "weights"
+    weights.write_bytes(b"1")
+    run = Run(UNIFORM, scenario=short(), files=(str(weights),))
+    others = [
+        replace(run, seed=1),
+        replace(run, policy=RANDOM),
+        replace(run, keywords={"cost": "rif"}),
+        replace(run, scenario=short(settle_s=1.0)),
+        replace(run, label="other"),
+        replace(run, timeline=True),
+    ]
+    digests = {run.digest, *(other.digest for other in others)}
+    weights.write_bytes(b"2")
+    digests.add(replace(run).digest)
+    assert len(digests) == 8
+    assert replace(run).digest == replace(run).digest
+
+
+def test_families_draw_a_scenario_for_every_seed() -> None:
+    changes = {"warmup_s": 1.0, "horizon_s": 2.0}
+    runs = seeded(Run(UNIFORM, family="appendix_b", changes=changes), 2, first=3)
+    first, second = (result.record for result in rollout(runs))
+    assert first["scenario"] == second["scenario"] == "appendix_b"
+    assert first["scenario_digest"] != second["scenario_digest"]
+    assert first["horizon_s"] == 2.0
+
+
+def test_batches_hold_seeds_that_follow_each_other() -> None:
+    def seeds_of(seeds: list[int]) -> list[list[int]]:
+        runs = [Run(UNIFORM, scenario=short(), seed=seed) for seed in seeds]
+        return [[run.seed for run in batch] for batch in batches(runs)]
+
+    assert seeds_of([3, 1, 2, 7]) == [[1, 2, 3], [7]]
+    assert [len(batch) for batch in seeds_of(list(range(100)))] == [64, 36]
+
+
+def test_jobs_give_the_same_results(tmp_path: Path) -> None:
+    runs = [Run(**GRADIENT, scenario=short(), seed=s) for s in (1, 5)]  # type: ignore[arg-type]
+    assert run_all(runs, tmp_path / "two", jobs=2) == run_all(runs, tmp_path / "one")
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"policy": "nowhere"}, '"module:attribute"'),
+        ({"seed": -1}, "negative"),
+        ({"family": "appendix_b"}, "exactly one"),
+        ({"scenario": None}, "exactly one"),
+        ({"changes": {"settle_s": 1.0}}, "belong to a family"),
+        ({"keywords": {"cost": float("nan")}}, "finite JSON"),
+        ({"keywords": {"cost": object()}}, "finite JSON"),
+    ],
+)
+def test_a_run_that_makes_no_sense_is_refused(keywords: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Run(**{"policy": UNIFORM, "scenario": short(), **keywords})
+
+
+@pytest.mark.parametrize(
+    ("policy", "keywords", "message"),
+    [
+        ("no_such_module:X", {}, "cannot be imported"),
+        ("baselines.static:Nothing", {}, "cannot be imported"),
+        (UNIFORM, {"cost": 1}, "does not take"),
+        ("builtins:dict", {}, "is no dlb_gym.policy.Policy"),
+    ],
+)
+def test_a_policy_that_cannot_be_made_is_named(
+    policy: str, keywords: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        Run(policy, keywords, short()).make_policy()
+
+
+def test_runs_that_cannot_share_a_batch_are_refused() -> None:
+    with pytest.raises(ValueError, match="differ in seed only"):
+        rollout([Run(UNIFORM, scenario=short(), seed=1), Run(UNIFORM, scenario=short(), seed=3)])
+    with pytest.raises(ValueError, match="jobs = 0"):
+        run_all([], ".", jobs=0)
+    with pytest.raises(ValueError, match="seeds = 0"):
+        seeded(Run(UNIFORM, scenario=short()), 0)

@@ -1,0 +1,314 @@
+"""The command line: trains an agent on DLB-v0 and compares it with the DLB policies.
+
+    python train.py                      train, compare on held-out seeds, write runs/<name>/
+    python train.py evaluate --policies flow-gradient mnlb runs/x --scenario burst --seeds 5
+
+Files of a run: config.json, checkpoints/, tensorboard/, results/, records.jsonl, report.html.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from baselines import registry
+from dlb_gym.evaluation import FIRST_HELD_OUT_SEED, Result, Run, run_all, seeded, write_aside
+from dlb_gym.scenario import Scenario
+from dlb_gym.scenario_source import ScenarioError, load_scenario, override
+from dlb_gym.trace import describe_trace
+
+COMPARED = (
+    "random", "capacity", "mnlb", "disc-gradient", "disc-gradient-score", "flow-rif",
+    "flow-gradient",
+)  # fmt: skip
+RUNS = Path("runs")
+Set = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
+
+
+@dataclass(frozen=True)
+class System:
+    """Which system: the same options for training and evaluation."""
+
+    scenario: str | None = None
+    """Name of a shipped scenario, or path of a TOML file. Default: global_six."""
+    family: str | None = None
+    """Scenario family instead: every episode another system. appendix_b."""
+    control_interval: float | None = None
+    """Seconds between two decisions; overrides the scenario's."""
+    set: Set = ()
+    """KEY=VALUE (TOML) overrides a key of the scenario; repeat it for more. For example
+    network.mean_rtt_s=0.025, or 'disturbances=[{kind="burst"}]'."""
+    trace: Path | None = None
+    """Request trace (CSV or JSON lines, may be gzipped) that replaces the synthetic arrivals."""
+    rtt: Path | None = None
+    """CSV of measured round trips between regions, in ms, square."""
+
+
+@dataclass(frozen=True)
+class Train:
+    """Trains PPO on DLB-v0 and compares it with the DLB policies.
+
+    Resumes from the last checkpoint when it is called again with the same options. For comparison
+    alone see `python train.py evaluate --help`.
+    """
+
+    system: Annotated[System, tyro.conf.arg(name="")] = System()
+    name: str | None = None
+    """Folder under runs/. Default: from scenario and options."""
+    steps: int = 250_000
+    """Environment steps in all."""
+    seed: int = 0
+    """Seed of weights, actions and episodes; below 500000."""
+    network: str = "arc"
+    """arc (shared by all arcs, starts at the split by capacity) or mlp (SB3's)."""
+    policies: tuple[str, ...] = COMPARED
+    """What the agent is compared with, as in `evaluate`."""
+    seeds: int = 8
+    """Held-out seeds, from 1000000 on."""
+    jobs: int = 1
+    """Processes of the comparison."""
+    checkpoint_steps: int = 20_000
+    """A checkpoint after at least so many steps."""
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Compares policies on the same requests and writes a report."""
+
+    system: Annotated[System, tyro.conf.arg(name="")] = System()
+    policies: tuple[str, ...] = COMPARED
+    """Names of baselines, folders of runs, or module:attribute of a policy."""
+    seeds: int = 5
+    """Number of seeds."""
+    first_seed: int = FIRST_HELD_OUT_SEED
+    """First seed; training uses seeds below 1000000."""
+    name: str | None = None
+    """Folder under runs/. Default: evaluate- and the scenario."""
+    jobs: int = 1
+    """Processes."""
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the command; a fault of the input is one message and exit status 2."""
+    try:
+        if arguments[:1] == ["evaluate"]:
+            evaluate(tyro.cli(Evaluate, args=arguments[1:], prog="train.py evaluate"))
+        else:
+            train(tyro.cli(Train, args=arguments, prog="train.py"))
+    except (ValueError, OSError) as error:  # ScenarioError, TraceError, NetworkError and others
+        _say_error(str(error))
+        return 2
+    except KeyboardInterrupt:
+        _say_error("stopped; the same command goes on from the last checkpoint")
+        return 130
+    return 0
+
+
+def train(options: Train) -> None:
+    """Trains, then compares agent and baselines on held-out seeds.
+
+    Raises:
+        ValueError: The folder holds another training, or an option is not valid.
+    """
+    _require_counts(options.seeds, options.jobs)
+    source = environment(options.system)
+    config = {"environment": source, "seed": options.seed, "network": options.network}
+    run = RUNS / _folder_name(options.name or _default_name(options.system, config))
+    scenario_of(source)  # before anything is written
+    others = [_run_of(policy, source) for policy in options.policies]
+    from agents.training import Training
+    from agents.training import train as train_agent
+
+    training = Training(
+        environment=source,
+        network=options.network,
+        steps=options.steps,
+        seed=options.seed,
+        checkpoint_steps=options.checkpoint_steps,
+    )
+    free = {"steps", "checkpoint_steps"}  # a resumed training may change them
+    _claim(run, {key: value for key, value in asdict(training).items() if key not in free})
+    with _progress() as bar:
+        task = bar.add_task("training", total=options.steps, text="")
+
+        def on_rollout(steps: int, reward: float) -> None:
+            bar.update(task, completed=min(steps, options.steps), text=f"reward {reward:.4f}")
+
+        checkpoint = train_agent(training, run, on_rollout)
+    from agents.checkpoints import read_state
+
+    agent = _run_of(str(checkpoint), source, label=f"ppo-{run.name}")
+    results = _results([agent, *others], options.seeds, FIRST_HELD_OUT_SEED, run, options.jobs)
+    _publish(results, run, read_state(checkpoint).curve)
+
+
+def evaluate(options: Evaluate) -> None:
+    """Compares policies.
+
+    Raises:
+        ValueError: An option is not valid.
+    """
+    _require_counts(options.seeds, options.jobs)
+    source = environment(options.system)
+    scenario_of(source)
+    if not options.policies:
+        raise ValueError("--policies is empty; name at least one policy")
+    runs = [_run_of(policy, source) for policy in options.policies]
+    name = options.name or f"evaluate-{_default_name(options.system, {'environment': source})}"
+    folder = RUNS / _folder_name(name)
+    _publish(_results(runs, options.seeds, options.first_seed, folder, options.jobs), folder, ())
+
+
+def environment(system: System) -> dict[str, Any]:
+    """Keywords of the environment, JSON values: a whole scenario, or a family and its changes.
+
+    Raises:
+        ScenarioError: An option is not valid, or they contradict each other.
+        TraceError: The trace cannot be used.
+        NetworkError: The matrix cannot be used.
+    """
+    changes = dict(_setting(text) for text in system.set)
+    if system.control_interval is not None:
+        changes["control_interval_s"] = system.control_interval
+    if system.trace is not None:
+        changes["demand.trace"] = describe_trace(system.trace).model_dump(mode="json")
+    if system.family is None:
+        scenario = load_scenario(system.scenario or "global_six", rtt_csv=system.rtt)
+        if changes:
+            scenario = override(scenario, changes)
+        return {"scenario": scenario.model_dump(mode="json")}
+    if system.scenario is not None or system.rtt is not None:
+        raise ScenarioError(
+            f"--family {system.family} draws its systems and round trips itself; "
+            "leave out --scenario and --rtt, or the family"
+        )
+    return {"family": system.family, "changes": changes}
+
+
+def scenario_of(source: Mapping[str, Any]) -> Scenario | None:
+    """The scenario of an environment's keywords; None for a family, whose changes are checked."""
+    if "scenario" in source:
+        return load_scenario(source["scenario"])
+    from dlb_gym.generator import sample
+
+    sample(source["family"], 0, 0, source["changes"])
+    return None
+
+
+def _require_counts(seeds: int, jobs: int) -> None:
+    """Refuses counts now that would be refused after the training."""
+    for key, value in (("seeds", seeds), ("jobs", jobs)):
+        if value < 1:
+            raise ValueError(f"--{key} = {value} must be at least 1")
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ScenarioError(f"--set {text!r} must be KEY=VALUE, as in network.mean_rtt_s=0.025")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError as error:
+        if re.fullmatch(r"[A-Za-z][\w-]*", value):
+            return key.strip(), value
+        raise ScenarioError(f"--set {text!r}: the value is not TOML: {error}") from None
+
+
+def _run_of(policy: str, source: Mapping[str, Any], label: str | None = None) -> Run:
+    """The run, under any seed, of a policy named on the command line."""
+    keywords: Mapping[str, Any] = {}
+    files: tuple[str, ...] = ()
+    if policy in registry.names():
+        policy, keywords = registry.entry(policy)
+    elif Path(policy).is_dir() or "/" in policy:
+        from agents.loading import policy_files
+
+        label = label or Path(policy).resolve().name
+        path, files = policy_files(policy)
+        policy, keywords = "agents.loading:TrainedPolicy", {"path": path}
+    elif ":" not in policy:
+        registry.entry(policy)  # raises, naming the nearest
+    scenario = scenario_of(source)
+    run = Run(
+        policy, keywords, scenario, source.get("family"), source.get("changes", {}),
+        label=label, files=files,
+    )  # fmt: skip
+    run.make_policy()  # a fault shows now, not after the training
+    return run
+
+
+def _results(runs: list[Run], seeds: int, first: int, folder: Path, jobs: int) -> list[Result]:
+    every = [each for run in runs for each in seeded(run, seeds, first)]
+    with _progress() as bar:
+        task = bar.add_task("comparing", total=len(every), text="")
+        return run_all(every, folder, jobs, lambda count: bar.advance(task, count))
+
+
+def _publish(results: list[Result], folder: Path, curve: tuple[tuple[int, float], ...]) -> None:
+    from dlb_gym.report import write_report
+    from dlb_gym.report_table import text_table
+
+    records = [result.record for result in results]
+    lines = (json.dumps(record, sort_keys=True, allow_nan=False) for record in records)
+    write_aside(folder / "records.jsonl", "\n".join(lines) + "\n")
+    report = write_report(folder / "report.html", results, curve)
+    sys.stdout.write(f"{text_table(records)}\nreport: {report}\n")
+
+
+def _claim(run: Path, config: Mapping[str, Any]) -> None:
+    """Makes the run's folder, or makes sure that it belongs to this very training."""
+    path = run / "config.json"
+    text = json.dumps(config, indent=1, sort_keys=True, allow_nan=False) + "\n"
+    if path.is_file() and path.read_text(encoding="utf-8") != text:
+        raise ValueError(
+            f"{run} holds a training with other options (see {path}); "
+            "choose another --name or delete the folder"
+        )
+    run.mkdir(parents=True, exist_ok=True)
+    write_aside(path, text)
+
+
+def _default_name(system: System, config: Mapping[str, Any]) -> str:
+    """The scenario's name, and a digest where options make it another one."""
+    stem = system.family or Path(system.scenario or "global_six").stem
+    plain = System(scenario=system.scenario, family=system.family)
+    if system == plain and not config.get("seed") and config.get("network", "arc") == "arc":
+        return stem
+    text = json.dumps(config, sort_keys=True, allow_nan=False)
+    return f"{stem}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
+
+
+def _folder_name(name: str) -> str:
+    if not re.fullmatch(r"[\w][\w.-]*", name):
+        raise ValueError(
+            f"--name {name!r} must consist of letters, digits, '.', '_' and '-' and start with a "
+            "letter or digit"
+        )
+    return name
+
+
+def _progress() -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"),
+        TimeRemainingColumn(), TextColumn("{task.fields[text]}"), console=Console(stderr=True),
+    )  # fmt: skip
+
+
+def _say_error(message: str) -> None:
+    sys.stderr.write(f"error: {message}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
