@@ -96,7 +96,9 @@ class Observation:
         for name, values in fields.items():
             index = _INDEX[name]
             cube[..., index] = np.clip(values, 0.0, _HIGH[index])
-        return self._finite(cube)
+        if not np.isfinite(cube).all():
+            raise ValueError(f"field {_bad_field(cube)!r} is not finite; make every entry finite")
+        return cube.reshape(len(cube), self.size)
 
     def constants(self, view: View) -> NDArray[np.float32]:
         """The fields that do not change during an episode, (n, R, C, fields), others zero."""
@@ -126,12 +128,12 @@ class Observation:
             constants: See `constants`, of the same episodes.
         """
         cube = constants.copy()
-        engine.encode(view, _HIGH, cube)
-        return self._finite(cube)
-
-    def _finite(self, cube: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Flattens; nothing that is not finite passes."""
-        if not np.isfinite(cube).all():
-            bad = FIELD_NAMES[int(np.argwhere(~np.isfinite(cube))[0][-1])]
-            raise ValueError(f"observation field {bad!r} is not finite; report this")
+        if not engine.encode(view, _HIGH, cube):
+            raise ValueError(f"observation field {_bad_field(cube)!r} is not finite; report this")
         return cube.reshape(len(cube), self.size)
+
+
+def _bad_field(cube: NDArray[np.float32]) -> str:
+    """Name of the first field that is not finite; saturation may have hidden an infinity."""
+    bad = np.argwhere(~np.isfinite(cube))
+    return FIELD_NAMES[int(bad[0][-1])] if len(bad) else "one that saturates"

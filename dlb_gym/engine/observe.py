@@ -68,16 +68,26 @@ def _latencies(
     return latency, latency * latency / headroom
 
 
+@part
+def _saturated(value: float, high: float) -> float:
+    """At most `high`; NaN stays NaN."""
+    return high if value > high else value
+
+
 @entry
-def encode(view: Any, high: FloatArray, cube: NDArray[np.float32]) -> None:
+def encode(view: Any, high: FloatArray, cube: NDArray[np.float32]) -> bool:
     """Writes the moving fields of a view into an observation that holds the constant ones.
 
     Args:
         view: `views.View`.
-        high: (fields,) upper bounds; what exceeds them saturates. NaN passes: the caller checks.
+        high: (fields,) upper bounds; what exceeds them saturates.
         cube: (n, R, C, fields), zero where there is no arc.
+
+    Returns:
+        Whether every number written is finite.
     """
     view = borrowed(view)
+    finite = True
     replications, roots, cells, _ = cube.shape
     for r in range(replications):
         unit_s = view.zero_load_time_s[r]
@@ -98,17 +108,21 @@ def encode(view: Any, high: FloatArray, cube: NDArray[np.float32]) -> None:
                 )
                 own = view.sent[r, i, j]
                 share = view.server_rps[r, j] / view.fleet_rps[r]
+                age = view.probe_age_s[r, i, j] / unit_s
+                error_rate = view.error_rate[r, i, j]
+                finite &= math.isfinite(latency + marginal + age + error_rate + arrival_load)
                 arc = cube[r, i, j]
-                arc[PROBE_AGE] = min(view.probe_age_s[r, i, j] / unit_s, high[PROBE_AGE])
-                arc[RIF] = min(n, high[RIF])
-                arc[SERVERS] = min(servers / view.fleet_servers[r], high[SERVERS])
+                arc[PROBE_AGE] = _saturated(age, high[PROBE_AGE])
+                arc[RIF] = _saturated(n, high[RIF])
+                arc[SERVERS] = _saturated(servers / view.fleet_servers[r], high[SERVERS])
                 arc[REQUEST_WEIGHT] = weight
-                arc[SERVING_LATENCY] = min(latency, high[SERVING_LATENCY])
-                arc[MARGINAL_LATENCY] = min(marginal, high[MARGINAL_LATENCY])
-                arc[ERROR_RATE] = min(view.error_rate[r, i, j], high[ERROR_RATE])
+                arc[SERVING_LATENCY] = _saturated(latency, high[SERVING_LATENCY])
+                arc[MARGINAL_LATENCY] = _saturated(marginal, high[MARGINAL_LATENCY])
+                arc[ERROR_RATE] = _saturated(error_rate, high[ERROR_RATE])
                 outstanding = (own - view.answered[r, i, j]) * weight
-                arc[OUTSTANDING] = min(outstanding, high[OUTSTANDING])
-                arc[UNSEEN] = min((own - view.received[r, i, j]) * weight, high[UNSEEN])
+                arc[OUTSTANDING] = _saturated(outstanding, high[OUTSTANDING])
+                arc[UNSEEN] = _saturated((own - view.received[r, i, j]) * weight, high[UNSEEN])
                 arc[ROUTING] = view.interval_sent[r, i, j] / max(sent, 1)
-                arc[ARRIVAL_LOAD] = min(arrival_load, high[ARRIVAL_LOAD])
-                arc[CAPACITY_LOAD] = min(servers * share, high[CAPACITY_LOAD])
+                arc[ARRIVAL_LOAD] = _saturated(arrival_load, high[ARRIVAL_LOAD])
+                arc[CAPACITY_LOAD] = _saturated(servers * share, high[CAPACITY_LOAD])
+    return finite
