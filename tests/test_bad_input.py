@@ -1,0 +1,167 @@
+"""Bad input gets a named error, and the environment goes on as if it had not been given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from dlb_gym.envs import DLBEnv, DLBVectorEnv
+from tests.short_episodes import STEPS, drawn_actions, ring, short
+
+SHAPE = (6, 6)
+
+
+def wrong(kind: str, shape: tuple[int, ...]) -> Any:
+    action = np.full(shape, 0.5, np.float32)
+    if kind == "shape":
+        return action[..., :-1]
+    action[..., 2, 3] = {"nan": np.nan, "inf": np.inf, "-inf": -np.inf}[kind]
+    return action
+
+
+MESSAGES = {
+    "shape": r"action has shape \(\d, 6, 5\); it must be \(\d, 6, 6\)",
+    "nan": "action of replication 0, root 2, cell 3 is nan; every entry must be a finite number",
+    "inf": "root 2, cell 3 is inf",
+    "-inf": "root 2, cell 3 is -inf",
+}
+
+
+@pytest.mark.parametrize("kind", MESSAGES)
+@pytest.mark.parametrize("encoding", ["weights", "logits"])
+def test_a_wrong_action_changes_nothing_in_a_single_environment(kind: str, encoding: Any) -> None:
+    env, twin = (DLBEnv(changes=short(), action=encoding) for _ in range(2))
+    env.reset(seed=0)
+    twin.reset(seed=0)
+    for action in drawn_actions(env.action_space, STEPS):
+        with pytest.raises(ValueError, match=MESSAGES[kind]):
+            env.step(wrong(kind, SHAPE))
+        one, two = env.step(action), twin.step(action)
+        assert one[0].tobytes() == two[0].tobytes()
+        assert one[1:4] == two[1:4]
+
+
+@pytest.mark.parametrize("kind", MESSAGES)
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+def test_a_wrong_action_changes_nothing_in_a_batch(kind: str, mode: str) -> None:
+    env, twin = (DLBVectorEnv(2, changes=short(), autoreset_mode=mode) for _ in range(2))
+    env.reset(seed=0)
+    twin.reset(seed=0)
+    for action in drawn_actions(env.action_space, STEPS):
+        with pytest.raises(ValueError, match=MESSAGES[kind]):
+            env.step(wrong(kind, (2, *SHAPE)))
+        for one, two in zip(env.step(action)[:4], twin.step(action)[:4], strict=True):
+            assert one.tobytes() == two.tobytes()
+
+
+def test_a_nan_is_refused_in_a_running_row_beside_an_ended_one() -> None:
+    scenarios = [{"base": "global_six", "name": str(n), **short(steps=n)} for n in (1, 3)]
+    env, twin = (DLBVectorEnv(2, scenario=scenarios) for _ in range(2))
+    action = drawn_actions(env.action_space, 1)[0]
+    for each in (env, twin):
+        each.reset(seed=0)
+        each.step(action)
+    bad = action.copy()
+    bad[1, 2, 3] = np.nan
+    with pytest.raises(ValueError, match="replication 1, root 2, cell 3 is nan"):
+        env.step(bad)
+    ignored = action.copy()
+    ignored[0] = np.nan
+    for one, two in zip(env.step(ignored)[:4], twin.step(action)[:4], strict=True):
+        assert one.tobytes() == two.tobytes()
+
+
+def test_a_wrong_seed_changes_nothing() -> None:
+    env, twin = DLBEnv(changes=short()), DLBEnv(changes=short())
+    action = drawn_actions(env.action_space, 1)[0]
+    for each in (env, twin):
+        each.reset(seed=0)
+    with pytest.raises(gym.error.Error, match=r"[Ss]eed must be .*(-1|greater|non-negative)"):
+        env.reset(seed=-1)
+    assert env.step(action)[0].tobytes() == twin.step(action)[0].tobytes()
+    assert env.reset()[0].tobytes() == twin.reset()[0].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("seed", "message"),
+    [
+        ([1], "seed lists 1 values for num_envs = 2; one a row"),
+        ([4, -1], "seed = -1 is negative; seeds must be at least 0"),
+        (-5, "seed = -5 is negative"),
+    ],
+)
+def test_wrong_seeds_of_a_batch_change_nothing(seed: Any, message: str) -> None:
+    env, twin = (DLBVectorEnv(2, changes=short()) for _ in range(2))
+    action = drawn_actions(env.action_space, 1)[0]
+    for each in (env, twin):
+        each.reset(seed=0)
+    with pytest.raises(ValueError, match=message):
+        env.reset(seed=seed)
+    for one, two in zip(env.step(action)[:4], twin.step(action)[:4], strict=True):
+        assert one.tobytes() == two.tobytes()
+    assert env.reset()[0].tobytes() == twin.reset()[0].tobytes()
+
+
+@pytest.mark.parametrize("face", ["single", "vector"])
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"scenario": ring(2) | {"cells": []}}, "'cells'"),
+        ({"scenario": "global_sex"}, "'global_sex' is not shipped; nearest.*'global_six'"),
+        ({"changes": {"demand.utilization": 1}}, "'demand.utilization' is unknown.*'utilisation'"),
+        (
+            {"changes": {"roots.1.reachable": []}},
+            "reachable is empty: a root needs at least one arc",
+        ),
+        ({"scenario": []}, "scenario is an empty list"),
+        ({"family": "appendix_c"}, "family 'appendix_c' is unknown; nearest"),
+        ({"family": "appendix_b", "scenario": "hot"}, "leave out"),
+        ({"action": "weight"}, "action = 'weight' is unknown; choose one of weights, logits"),
+        ({"reward": "latencies"}, "reward = 'latencies' is unknown; choose one of latency"),
+        ({"reward": "nowhere:f"}, "'nowhere:f' cannot be imported"),
+        ({"max_episode_steps": 0}, "max_episode_steps = 0 must be at least 1"),
+        ({"render_mode": "human"}, "render_mode = 'human' is not supported"),
+        ({"changes": {"horizon_s": 0.55}}, "horizon_s = 0.55 is no whole number of control"),
+    ],
+)
+def test_a_wrong_keyword_is_named_at_construction(
+    face: str, keywords: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        DLBEnv(**keywords) if face == "single" else DLBVectorEnv(2, **keywords)
+
+
+def test_a_batch_without_rows_or_of_an_unknown_mode_is_refused() -> None:
+    for rows in (0, -1):
+        with pytest.raises(ValueError, match=f"num_envs = {rows} must be at least 1"):
+            gym.make_vec("DLB-v0", num_envs=rows)
+    with pytest.raises(ValueError, match="'SAME' is unknown; choose one of 'NextStep', 'SameStep'"):
+        DLBVectorEnv(2, autoreset_mode="SAME")
+
+
+def test_a_scenario_with_more_cells_than_the_padding_widens_it() -> None:
+    assert DLBEnv(ring(5), max_cells=2).action_space.shape == (5, 5)
+
+
+def test_a_family_outgrown_by_its_changes_is_refused_by_name() -> None:
+    big = ring(11)
+    changes = {key: big[key] for key in ("cells", "roots", "network")}
+    env = DLBEnv(family="appendix_b", changes=changes)
+    with pytest.raises(ValueError, match="has 11 roots and 11 cells; this batch holds at most 10"):
+        env.reset(seed=0)
+
+
+def test_stepping_without_a_running_episode_says_what_to_do() -> None:
+    env, batch = DLBEnv(changes=short(steps=1)), DLBVectorEnv(2, changes=short(steps=1))
+    action = drawn_actions(env.action_space, 1)[0]
+    with pytest.raises(RuntimeError, match="call reset first"):
+        env.step(action)
+    with pytest.raises(RuntimeError, match=r"rows \[0, 1\] have no running episode; call reset"):
+        batch.step(np.stack([action, action]))
+    env.reset(seed=0)
+    env.step(action)
+    with pytest.raises(RuntimeError, match="after the end; call reset first"):
+        env.step(action)

@@ -1,0 +1,190 @@
+"""Latency curves against queueing theory and a closed loop, and the fit against the curves."""
+
+from __future__ import annotations
+
+import heapq
+import math
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from dlb_gym import calibration
+from dlb_gym.calibration import LOADS, PREFILL_LOGITS, SERVERS, latency_parameters, measure
+from dlb_gym.latency_model import RHO_MAX, LatencyModel
+from dlb_gym.scenario import ServerDesign, Tokens
+from dlb_gym.scenario_source import load_scenario, override
+from dlb_gym.tokens import token_source
+from tests.reference_choices import choose_server
+from tests.scenarios_by_hand import two_cells
+from tests.short_episodes import ring
+
+TOKENS, DESIGN, SLOTS = Tokens(), ServerDesign(), 8
+SHARES = (1 / (1 + np.exp(-PREFILL_LOGITS))).tolist()
+WINDOW = calibration.WINDOW * (calibration.WINDOWS - 1)
+GRID = range(0, len(SHARES), 2)
+
+
+def nominal_time(share: float) -> float:
+    """1 / (nominal rate of a server): the stage that fills up first."""
+    return max(share, (1 - share) / SLOTS)
+
+
+def fitted(grid_index: int) -> LatencyModel:
+    parameters = calibration._fitted(grid_index, TOKENS, DESIGN, None)
+    return LatencyModel(*(np.float64(value) for value in parameters))
+
+
+def service_noise(share: float) -> float:
+    """Relative sampling error of the lightest load's mean service time.
+
+    Prompt 20 + Gamma(1.5) of mean 480, output 10 + Gamma(2) of mean 190 tokens.
+    """
+    prompt_cv, output_cv = 480 / math.sqrt(1.5) / 500, 190 / math.sqrt(2) / 200
+    cv = math.hypot(share * prompt_cv, (1 - share) * output_cv)
+    return cv / math.sqrt(LOADS[0] * SERVERS / nominal_time(share) * WINDOW)
+
+
+@pytest.mark.parametrize("index", GRID)
+def test_a_curve_starts_at_the_zero_load_time_and_ends_at_the_nominal_rate(index: int) -> None:
+    share = SHARES[index]
+    n, latency = measure(share, TOKENS, DESIGN, None)
+    assert abs(latency[0] - 1) < 4 * service_noise(share)
+    assert np.all(np.diff(n) > 0)
+    throughput = n / latency * nominal_time(share)
+    # Where nothing overflows, throughput is the load; at 130 % it is the capacity.
+    count = np.array(LOADS[:4]) * SERVERS / nominal_time(share) * WINDOW
+    np.testing.assert_allclose(throughput[:4] / LOADS[:4], 1.0, atol=4 / np.sqrt(count.min()))
+    assert throughput[-1] == pytest.approx(1.0, abs=0.04)
+
+
+@pytest.mark.parametrize("index", GRID)
+def test_the_fitted_slope_past_the_knee_is_one_over_the_nominal_rate(index: int) -> None:
+    """In overload n requests wait for a server of rate m: l(n) ~ n / m."""
+    model = fitted(index)
+    assert model.beta / nominal_time(SHARES[index]) == pytest.approx(1.0, abs=0.06)
+
+
+@pytest.mark.parametrize("index", GRID)
+def test_a_fit_keeps_its_constraint_and_follows_the_measured_points(index: int) -> None:
+    model = fitted(index)
+    assert min(model.alpha, model.beta, model.knee, model.smoothing) > 0
+    assert model.beta * model.knee / model.alpha <= RHO_MAX * (1 + 1e-12) < 1
+    n, latency = measure(SHARES[index], TOKENS, DESIGN, None)
+    error = model.at(n).latency / latency - 1
+    assert np.abs(error).max() < 0.08
+    assert math.sqrt(np.mean(error**2)) < 0.035
+
+
+def test_a_curve_between_two_grid_shares_is_interpolated_close_to_a_measured_one() -> None:
+    """global_six's cells spend about a tenth of their zero-load time in prefill."""
+    scenario = two_cells()
+    n, latency = measure(0.1 / 1.1, TOKENS, DESIGN, None)
+    alpha, beta, knee, smoothing = latency_parameters(scenario)[0]
+    model = LatencyModel(alpha / 1.1, beta / 1.1, knee, smoothing)
+    np.testing.assert_allclose(model.at(n).latency, latency, rtol=0.03)
+    assert beta / 1.1 == pytest.approx(nominal_time(0.1 / 1.1), rel=0.06)
+    assert beta * knee / alpha <= RHO_MAX * (1 + 1e-12)
+
+
+def test_the_curve_follows_the_bottleneck_where_it_passes_from_decode_to_prefill() -> None:
+    """At a share of 1/9 both stages serve 9 requests per zero-load time: the rate is highest."""
+    rates = []
+    for prefill_s in (0.09, 1 / 9, 0.14):
+        document = {"cells.0.prefill_s_per_token": prefill_s / 500}
+        document["cells.0.decode_s_per_token"] = (1 - prefill_s) / 200
+        alpha, beta, *_ = latency_parameters(override(two_cells(), document))[0]
+        rates.append(1 / beta)
+        assert 1 / beta == pytest.approx(1 / nominal_time(prefill_s), rel=0.06)
+        assert alpha == pytest.approx(1.0, rel=0.03)
+    assert rates[1] > max(rates[0], rates[2])
+
+
+def test_at_a_grid_share_the_interpolation_is_the_fit() -> None:
+    share = SHARES[6]
+    prefill_s, decode_s = share / 500, (1 - share) / 200
+    scenario = override(
+        two_cells(),
+        {f"cells.{j}.{key}": value for j in (0, 1) for key, value in (
+            ("prefill_s_per_token", prefill_s), ("decode_s_per_token", decode_s))},
+    )  # fmt: skip
+    model = fitted(6)
+    expected = [model.alpha, model.beta, model.knee, model.smoothing]
+    np.testing.assert_allclose(latency_parameters(scenario)[1], expected, rtol=1e-6)
+
+
+def test_parameters_scale_with_the_zero_load_time_and_ignore_the_number_of_servers() -> None:
+    scenario = two_cells()
+    plain = latency_parameters(scenario)
+    np.testing.assert_array_equal(plain[0], plain[1])  # ten and four servers
+    slower = {"cells.1.prefill_s_per_token": 6e-4, "cells.1.decode_s_per_token": 15e-3}
+    tripled = latency_parameters(override(scenario, slower))
+    np.testing.assert_allclose(tripled[1], plain[1] * [3, 3, 1, 1], rtol=1e-9)
+    assert plain.shape == (2, 4)
+
+
+def closed_loop_rate(share: float, clients: int, servers: int, completions: int) -> float:
+    """Completions per time and server when every completion sends the next request at once."""
+    rng = np.random.default_rng(1)
+    prompt, output = token_source(TOKENS, None).draw(rng, completions + clients)
+    u_leaf = rng.random(completions + clients)
+    prefill, decode = share * prompt / prompt.mean(), (1 - share) * output / output.mean()
+    tokens, engine_free = [0] * servers, [0.0] * servers
+    slots = [[0.0] * SLOTS for _ in range(servers)]
+    events: list[tuple[float, int, int, int]] = []  # time, server, tokens that leave, 1 if done
+
+    def send(now: float, index: int) -> None:
+        s = choose_server(float(u_leaf[index]), tokens)
+        tokens[s] += int(prompt[index] + output[index])
+        engine_free[s] = max(now, engine_free[s]) + float(prefill[index])
+        done = max(engine_free[s], heapq.heappop(slots[s])) + float(decode[index])
+        heapq.heappush(slots[s], done)
+        heapq.heappush(events, (engine_free[s], s, int(prompt[index]), 0))
+        heapq.heappush(events, (done, s, int(output[index]), 1))
+
+    for index in range(clients):
+        send(0.0, index)
+    finished, sent, started, warm = 0, clients, 0.0, completions // 4
+    while finished < completions:
+        now, s, leaving, done_now = heapq.heappop(events)
+        tokens[s] -= leaving
+        if done_now:
+            finished += 1
+            if finished == warm:
+                started = now
+            if sent < len(u_leaf):
+                send(now, sent)
+                sent += 1
+    return (completions - warm) / (now - started) / servers
+
+
+@pytest.mark.parametrize(("per_server", "tolerance"), [(3, 0.04), (8, 0.08), (20, 0.04)])
+def test_the_models_rate_is_that_of_a_closed_loop(per_server: int, tolerance: float) -> None:
+    """mu*(n) = n / l(n), written anew with a fixed number in flight: light, at the knee, past it.
+
+    At the knee a number in flight that varies, as in the calibration, serves less than a fixed one.
+    """
+    share = 0.1 / 1.1
+    alpha, beta, knee, smoothing = latency_parameters(two_cells())[0]
+    model = LatencyModel(alpha / 1.1, beta / 1.1, knee, smoothing)
+    measured = closed_loop_rate(share, SERVERS * per_server, SERVERS, 8_000)
+    assert model.at(np.float64(per_server)).rate == pytest.approx(measured, rel=tolerance)
+
+
+@pytest.mark.parametrize("limit", [1, 4, 8])
+def test_a_queue_limit_below_the_slots_leaves_a_flat_finite_curve(limit: int) -> None:
+    scenario = load_scenario(ring(2, server={"queue_limit": limit}))
+    parameters = latency_parameters(scenario)[0]
+    assert np.isfinite(parameters).all()
+    assert (parameters > 0).all()
+    model = LatencyModel(*parameters)
+    n = np.arange(1.0, limit + 1)
+    np.testing.assert_allclose(model.at(n).latency, 1.1, rtol=0.1)
+
+
+def test_an_empty_cells_latency_is_about_its_zero_load_time() -> None:
+    parameters: NDArray[np.float64] = latency_parameters(load_scenario("global_six"))
+    model = LatencyModel(*parameters.T)
+    prefill_s = 500 * np.array([2.0, 1.6, 2.2, 1.8, 2.4, 1.7]) * 1e-4
+    decode_s = 200 * np.array([5.0, 4.0, 5.6, 4.2, 6.0, 4.6]) * 1e-3
+    np.testing.assert_allclose(model.at(np.zeros(6)).latency, prefill_s + decode_s, rtol=0.03)

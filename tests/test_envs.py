@@ -1,0 +1,224 @@
+"""The single environment: checkers, keywords, seeds, copies, ends of episodes."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import warnings
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from stable_baselines3.common.env_checker import check_env as sb3_check_env
+
+import dlb_gym
+from dlb_gym.actions import ENCODINGS
+from dlb_gym.envs import DLBEnv
+from dlb_gym.observation import FIELDS
+from dlb_gym.scenario_source import scenario_names
+from tests.short_episodes import STEPS, drawn_actions, play, ring, short
+
+TRACE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
+    f"2024-01-01 00:00:{second:02d}.{tenth},{400 + second},{150 + tenth}\n"
+    for second in range(4)
+    for tenth in range(10)
+)
+RTT = "region,a,b\na,0.5,80\nb,80,0.5\n"
+
+
+@pytest.mark.parametrize("action", ENCODINGS)
+@pytest.mark.parametrize("scenario", scenario_names())
+def test_both_checkers_pass_without_a_warning(scenario: str, action: str) -> None:
+    env = gym.make("DLB-v0", scenario=scenario, action=action, changes=short(scenario))
+    check_env(env.unwrapped)
+    with warnings.catch_warnings():
+        if action == "weights":
+            warnings.filterwarnings("ignore", "We recommend you to use a symmetric")
+        sb3_check_env(env.unwrapped)
+
+
+@pytest.mark.parametrize("name", ["DLB-v0", "dlb_gym:DLB-v0"])
+def test_a_step_returns_plain_python_numbers_under_both_ids(name: str) -> None:
+    env = gym.make(name, changes=short())
+    env.reset(seed=0)
+    observation, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+    assert (type(reward), type(terminated), type(truncated)) == (float, bool, bool)
+    assert observation.dtype == np.float32
+
+
+def keywords(folder: Path) -> list[dict[str, Any]]:
+    """Every documented keyword, each in some valid set of them."""
+    trace, rtt = folder / "trace.csv", folder / "rtt.csv"
+    trace.write_text(TRACE)
+    rtt.write_text(RTT)
+    measured = ring(2)
+    for place, region in zip([*measured["cells"], *measured["roots"]], "abab", strict=True):
+        place["region"] = region
+    common = {"action": "logits", "max_cells": 10}
+    return [
+        {"scenario": "burst", "changes": short(), "reward": "dlb_gym.reward:latency_reward"},
+        {"family": "appendix_b", "changes": {"horizon_s": 0.5, "warmup_s": 1.0}, **common},
+        {"scenario": measured, "trace": str(trace), "rtt_csv": str(rtt), **common},
+    ]
+
+
+@pytest.mark.parametrize("case", range(3))
+def test_a_spec_survives_json_with_every_documented_keyword(case: int, tmp_path: Path) -> None:
+    env = gym.make("DLB-v0", max_episode_steps=3, **keywords(tmp_path)[case])
+    assert env.spec is not None
+    again = gym.make(gym.envs.registration.EnvSpec.from_json(env.spec.to_json()))
+    assert json.loads(again.spec.to_json()) == json.loads(env.spec.to_json())
+    actions = drawn_actions(env.action_space, 3)
+    one, two = play(env, actions, seed=5), play(again, actions, seed=5)
+    np.testing.assert_array_equal(one[0], two[0])
+    assert one[2] == two[2] == [False, False, True]
+
+
+@pytest.mark.parametrize("case", range(3))
+def test_a_vector_spec_rebuilds_the_native_batch(case: int, tmp_path: Path) -> None:
+    made = keywords(tmp_path)[case] | {"autoreset_mode": "SameStep", "max_episode_steps": 3}
+    env = gym.make_vec("DLB-v0", num_envs=2, **made)
+    assert isinstance(env.unwrapped, dlb_gym.DLBVectorEnv)
+    assert env.spec is not None
+    spec = gym.envs.registration.EnvSpec.from_json(env.spec.to_json())
+    for again in (gym.make_vec(env.spec), gym.make_vec(spec)):
+        assert again.num_envs == 2
+        assert again.metadata["autoreset_mode"] == gym.vector.AutoresetMode.SAME_STEP
+        np.testing.assert_array_equal(again.reset(seed=1)[0], env.reset(seed=1)[0])
+
+
+def test_a_seed_gives_the_same_first_observation_whatever_came_before() -> None:
+    env = DLBEnv(changes=short())
+    actions = drawn_actions(env.action_space, STEPS)
+    first = play(env, actions, seed=1)
+    for earlier in (actions[:2], actions):
+        play(env, earlier, seed=9)
+        again = play(env, actions, seed=1)
+        np.testing.assert_array_equal(again[0], first[0])
+        assert again[1] == first[1]
+
+
+def test_an_unseeded_reset_after_a_seed_is_its_next_episode() -> None:
+    env = DLBEnv(changes=short())
+    pairs = [(env.reset(seed=7)[0], env.reset()[0]) for _ in range(2)]
+    np.testing.assert_array_equal(pairs[0][1], pairs[1][1])
+    assert not np.array_equal(pairs[0][0], pairs[0][1])
+
+
+def test_episodes_and_seeds_differ_in_scenario_and_in_arrivals() -> None:
+    for env in (DLBEnv(changes=short()), DLBEnv(family="appendix_b", changes=short())):
+        env.reset(seed=3)
+        later = [env.reset()[0] for _ in range(3)]
+        seeded = [env.reset(seed=seed)[0] for seed in (3, 4)]
+        arrivals = {env.task_spec.observation.decode(o)["arrival_load"].tobytes() for o in later}
+        assert len(arrivals) == 3
+        assert len({o.tobytes() for o in (*later, *seeded)}) == 5
+
+
+def test_an_environment_never_seeded_draws_a_seed_of_its_own() -> None:
+    one, two = (DLBEnv(changes=short()).reset() for _ in range(2))
+    assert one[1]["seed"] != two[1]["seed"]
+    again = DLBEnv(changes=short()).reset(seed=one[1]["seed"])
+    np.testing.assert_array_equal(again[0], one[0])
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))])
+def test_a_copy_made_in_mid_episode_continues_identically(duplicate: Any) -> None:
+    env = DLBEnv("outage", changes=short(steps=30))
+    actions = drawn_actions(env.action_space, 60, seed=2)
+    env.reset(seed=4)
+    for action in actions[:10]:
+        env.step(action)
+    twin = duplicate(env)
+    for action in actions[10:30]:
+        one, two = env.step(action), twin.step(action)
+        assert one[0].tobytes() == two[0].tobytes()
+        assert one[1:4] == two[1:4]
+    assert one[3]
+    assert one[4]["metrics"] == pytest.approx(two[4]["metrics"], nan_ok=True, rel=0, abs=0)
+    one_again, two_again = play(env, actions[30:]), play(twin, actions[30:])
+    np.testing.assert_array_equal(one_again[0], two_again[0])
+
+
+def test_every_observation_lies_in_its_space_at_120_percent_with_an_outage() -> None:
+    outage = [{"kind": "outage", "cells": ["us-east4", "europe-west3"]}]
+    changes = short(steps=200) | {"demand.utilisation": 1.2, "disturbances": outage}
+    env = DLBEnv(changes=changes)
+    observations, rewards, truncations, _ = play(env, drawn_actions(env.action_space, 200), seed=0)
+    assert len(rewards) == 200
+    assert truncations[-1]
+    for observation in observations:
+        assert observation.dtype == env.observation_space.dtype
+        assert env.observation_space.contains(observation)
+    assert all(np.isfinite(rewards))
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(3, 3), (5, 5), (9, 5)])
+@pytest.mark.parametrize("made", [True, False])
+def test_the_smaller_of_limit_and_horizon_truncates_once(
+    limit: int, expected: int, made: bool
+) -> None:
+    keywords = {"max_episode_steps": limit, "changes": short()}
+    env: Any = gym.make("DLB-v0", **keywords) if made else DLBEnv(**keywords)
+    env.reset(seed=0)
+    action = np.ones(env.action_space.shape, np.float32)
+    ends = [env.step(action)[2:4] for _ in range(expected)]
+    assert ends == [(False, False)] * (expected - 1) + [(False, True)]
+
+
+def test_an_episode_ends_with_metrics_of_its_own_measured_span() -> None:
+    long = DLBEnv(max_episode_steps=20, changes=short(steps=200))
+    short_one = DLBEnv(changes=short(steps=20))
+    actions = drawn_actions(long.action_space, 20)
+    cut, whole = (play(env, actions, seed=1)[3][-1]["metrics"] for env in (long, short_one))
+    assert cut == pytest.approx(whole, rel=1e-12)
+
+
+def ring_env(cells: int, max_cells: int = 10) -> DLBEnv:
+    return DLBEnv(ring(cells), max_cells=max_cells)
+
+
+def test_scenarios_of_two_five_and_ten_cells_share_spaces_and_zero_padding() -> None:
+    first = ring_env(2)
+    for cells in (2, 5, 10):
+        env = ring_env(cells)
+        assert env.observation_space == first.observation_space
+        assert env.action_space == first.action_space
+        observations, *_ = play(env, drawn_actions(env.action_space, STEPS), seed=0)
+        cube = np.array(observations).reshape(-1, 10, 10, len(FIELDS))
+        assert not cube[:, cells:].any()
+        assert not cube[:, :, cells:].any()
+        assert cube[:, :cells, :cells, 0].all()
+
+
+@pytest.mark.parametrize("action", ENCODINGS)
+def test_what_an_action_says_of_padding_changes_nothing(action: str) -> None:
+    env = DLBEnv(ring(2), max_cells=10, action=action)  # type: ignore[arg-type]
+    actions = drawn_actions(env.action_space, STEPS)
+    other = drawn_actions(env.action_space, STEPS, seed=1)
+    other[:, :2, :2] = actions[:, :2, :2]
+    one, two = play(env, actions, seed=0), play(env, other, seed=0)
+    np.testing.assert_array_equal(one[0], two[0])
+    assert one[1] == two[1]
+
+
+@pytest.mark.parametrize("action", ENCODINGS)
+def test_wild_actions_leave_everything_finite(action: str) -> None:
+    env = DLBEnv(changes=short(), action=action)  # type: ignore[arg-type]
+    env.reset(seed=0)
+    for row in (np.full(6, 1e30), np.full(6, -1e30), np.zeros(6), [1e30, -1e30, 0, 1, 5, -5]):
+        observation, reward, *_ = env.step(np.tile(np.asarray(row, np.float32), (6, 1)))
+        assert np.isfinite(reward)
+        assert np.isfinite(observation).all()
+
+
+def test_importing_twice_registers_once() -> None:
+    import importlib
+
+    importlib.reload(dlb_gym)
+    assert gym.spec("DLB-v0").entry_point == "dlb_gym.envs:DLBEnv"
+    assert gym.spec("DLB-v0").max_episode_steps is None

@@ -1,0 +1,210 @@
+"""The information rule: what happens in a cell reaches root i after tau_ij, and not before.
+
+Each test plays one scenario twice in one batch, with the same seed: row 1 differs from row 0 from
+a known instant on, and the first step at which each root can know is worked out by hand from the
+tie rules: a report emitted at m p is seen at step k iff m p + tau <= k h.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import baselines
+from dlb_gym.episodes import episode_source
+from dlb_gym.observation import FIELD_NAMES
+from dlb_gym.policy import Decision
+from dlb_gym.rates import one_way_s
+from dlb_gym.scenario import Scenario
+from dlb_gym.scenario_source import load_scenario, override
+from dlb_gym.task import Task
+from dlb_gym.workload import Workload
+
+SEED = 3
+INTERVAL_S, PROBE_S, WARMUP_S, HORIZON_S = 0.02, 0.005, 2.0, 3.0
+CHANGE_S = WARMUP_S + 0.25 * HORIZON_S
+STEPS, FIRST = 75, 100  # steps played, and the step at which the horizon starts
+PROTOCOL = {"warmup_s": WARMUP_S, "horizon_s": HORIZON_S, "control_interval_s": INTERVAL_S}
+OUTAGE = {"kind": "outage", "cells": ["us-central1"], "start": 0.25, "end": 1.0}
+BURST = {"kind": "burst", "root": "us-east4", "start": 0.25, "end": 1.0, "to_utilisation": 2.5}
+
+# What the root knows by itself, whatever other roots and cells do.
+OWN = ("admissible", "rtt", "zero_load_time_s", "control_interval", "routing", "arrival_load",
+       "model_alpha", "model_beta", "model_knee", "model_smoothing", "aversion",
+       "probe_age")  # fmt: skip
+LOCAL = [name for name in baselines.names() if baselines.make(name).information == "local"]
+
+
+def pair(disturbance: dict[str, Any], **changes: Any) -> tuple[Task, Scenario]:
+    """A task of two rows, undisturbed and disturbed."""
+    plain = override(load_scenario("global_six"), PROTOCOL | changes)
+    return Task(episode_source([plain, override(plain, {"disturbances": [disturbance]})]), 2), plain
+
+
+def first_step(event_s: float, tau_s: float) -> int:
+    """The first step at which a root tau away sees a report emitted at or after an event."""
+    report = math.ceil(event_s / PROBE_S - 1e-9)
+    step = math.ceil((report * PROBE_S + tau_s) / INTERVAL_S - 1e-9)
+    return step - FIRST
+
+
+def cubes(task: Task, observation: NDArray[np.float32]) -> NDArray[np.float32]:
+    """(rows, fields, roots, cells)."""
+    fields = task.spec.observation.decode(observation)
+    return np.stack([fields[name] for name in FIELD_NAMES], axis=1)
+
+
+def first_differences(history: list[NDArray[Any]]) -> NDArray[np.int64]:
+    """First step at which rows 0 and 1 differ, per entry; the length where they never do."""
+    stacked = np.stack(history)
+    differ = stacked[:, 0] != stacked[:, 1]
+    return np.where(differ.any(axis=0), differ.argmax(axis=0), len(history))
+
+
+def open_loop(task: Task, routing: NDArray[np.float64]) -> NDArray[np.int64]:
+    """First differing step per (field, root, cell) under a fixed routing."""
+    history = [cubes(task, task.reset(seeds=[SEED, SEED]))]
+    history.extend(cubes(task, task.step_routing(routing).observation) for _ in range(STEPS))
+    return first_differences(history)
+
+
+def test_an_outage_is_known_to_a_root_exactly_when_the_first_report_of_it_arrives() -> None:
+    task, scenario = pair(OUTAGE)
+    tau_s = one_way_s(scenario)
+    first = open_loop(task, np.full((2, 6, 6), 1 / 6))
+    for root in range(6):
+        expected = first_step(CHANGE_S, tau_s[root, 0])
+        assert 0 < expected < STEPS
+        servers, capacity = (FIELD_NAMES.index(n) for n in ("servers", "capacity_load"))
+        assert first[servers, root, 0] == first[capacity, root, 0] == expected
+        assert first[:, root, 0].min() == expected, "no field of the row may know earlier"
+        # Nobody reacts, so the other cells never change.
+        assert first[:, root, 1:].min() > STEPS
+
+
+def test_every_field_of_a_far_cell_changes_after_its_outage_and_own_fields_never() -> None:
+    """A queue limit of 12 turns the outage into errors; own requests then return early or late."""
+    task, scenario = pair(OUTAGE, server={"queue_limit": 12})
+    tau_s = one_way_s(scenario)
+    first = open_loop(task, np.full((2, 6, 6), 1 / 6))
+    for index, name in enumerate(FIELD_NAMES):
+        for root in range(6):
+            if name in OWN:
+                assert first[index, root].min() > STEPS, name
+            else:
+                known = first_step(CHANGE_S, tau_s[root, 0])
+                assert known <= first[index, root, 0] <= STEPS, name
+
+
+def test_a_far_roots_burst_reaches_a_root_through_the_cells_it_loads() -> None:
+    """us-east4 keeps its requests at home: its cell's load changes with the first one more."""
+    task, scenario = pair(BURST)
+    tau_s = one_way_s(scenario)
+    arrivals = [Workload(s, SEED, 0).chunk(0)[1][:, 0] for s in task._source._scenarios]  # type: ignore[attr-defined]
+    extra_s = float(np.setdiff1d(arrivals[1], arrivals[0]).min())
+    assert CHANGE_S < extra_s < CHANGE_S + 0.1
+    leaf_s = (extra_s + scenario.router_delay_s) + tau_s[1, 1]
+    first = open_loop(task, np.tile(np.eye(6), (2, 1, 1)))
+    rif = FIELD_NAMES.index("rif")
+    for root in (0, 2, 3, 4, 5):
+        known = first_step(leaf_s, tau_s[root, 1])
+        assert first[rif, root, 1] == known
+        assert first[:, root].min() == known
+    own = FIELD_NAMES.index("arrival_load")
+    assert first[own, 1].max() == math.ceil(extra_s / INTERVAL_S) - FIRST
+
+
+@pytest.mark.parametrize("disturbance", [OUTAGE, BURST], ids=["outage", "burst"])
+@pytest.mark.parametrize("name", LOCAL)
+def test_a_local_policys_row_stays_the_same_until_the_network_can_have_told_it(
+    name: str, disturbance: dict[str, Any]
+) -> None:
+    """Closed loop: other roots react too, but news through them travels no shorter a way."""
+    task, scenario = pair(disturbance)
+    tau_s = one_way_s(scenario)
+    source = 0 if disturbance is OUTAGE else 1
+    policy = baselines.make(name)
+    policy.reset(task.spec, 2, 0)
+    observation = task.reset(seeds=[SEED, SEED])
+    seen, decided = [], []
+    for _ in range(STEPS):
+        decision = policy.act(observation)
+        forms = (decision.routing, decision.base, decision.slope)
+        seen.append(cubes(task, observation))
+        decided.append(np.stack([form for form in forms if form is not None], axis=1))
+        observation = task.step(decision).observation
+    first_seen = first_differences(seen).min(axis=(0, 2))
+    first_decided = first_differences(decided).min(axis=(0, 2))
+    for root in range(6):
+        if disturbance is BURST and root == source:
+            continue
+        if disturbance is OUTAGE:
+            known = first_step(CHANGE_S, tau_s[root, source])
+            assert first_seen[root] == known
+        else:
+            known = first_step(CHANGE_S, min(tau_s[root, j] + tau_s[source, j] for j in range(6)))
+            assert known <= first_seen[root] < STEPS
+        assert first_decided[root] >= first_seen[root]
+        if name.startswith("flow") or (name == "random" and disturbance is OUTAGE):
+            assert first_decided[root] < STEPS, "a gradual policy reacts in every root"
+    reacts = np.delete(first_decided, source).min() < STEPS
+    assert reacts == (name != "random" or disturbance is OUTAGE)
+
+
+def test_a_static_policy_never_learns_of_it() -> None:
+    task, _ = pair(OUTAGE)
+    policy = baselines.make("capacity")
+    policy.reset(task.spec, 2, 0)
+    observation = task.reset(seeds=[SEED, SEED])
+    for _ in range(STEPS):
+        routing = policy.act(observation).routing
+        assert routing is not None
+        np.testing.assert_array_equal(routing[0], routing[1])
+        observation = task.step(Decision(routing)).observation
+
+
+@pytest.mark.parametrize("sender", [1, 4])
+@pytest.mark.parametrize("target", range(6))
+def test_a_switch_of_one_row_takes_effect_after_the_documented_delays(
+    sender: int, target: int
+) -> None:
+    """Root `sender` switches from its own cell to `target` at step 10 of row 1.
+
+    Its first request after that, at a, reaches the leaf at (a + router delay) + tau; `routing`
+    shows it at the end of its interval, RIF and received counts at the leaf's, and root i's row
+    when the first report after that arrives.
+    """
+    if sender == target:
+        target = 0
+    switch = 10
+    plain = override(load_scenario("global_six"), PROTOCOL)
+    task = Task(episode_source(plain), 2)
+    tau_s = one_way_s(plain)
+    arrivals_s = Workload(plain, SEED, 0).chunk(0)[sender][:, 0]
+    sent_s = float(arrivals_s[arrivals_s > (FIRST + switch) * INTERVAL_S][0])
+    leaf_s = (sent_s + plain.router_delay_s) + tau_s[sender, target]
+    history = [cubes(task, task.reset(seeds=[SEED, SEED]))]
+    rif, received = [], []
+    routing = np.tile(np.eye(6), (2, 1, 1))
+    for step in range(60):
+        if step == switch:
+            routing[1, sender] = np.eye(6)[target]
+        history.append(cubes(task, task.step_routing(routing).observation))
+        truth = task.simulator.truth()
+        rif.append(truth.rif.copy())
+        received.append(truth.received[:, sender].copy())
+    first = first_differences(history)
+    shown = math.ceil(sent_s / INTERVAL_S - 1e-9) - FIRST
+    assert first[FIELD_NAMES.index("routing"), sender, target] == shown
+    at_leaf = math.ceil(leaf_s / INTERVAL_S - 1e-9) - FIRST
+    assert first_differences(received)[target] + 1 == at_leaf
+    assert first_differences(rif)[target] + 1 == at_leaf
+    for root in range(6):
+        known = first_step(leaf_s, tau_s[root, target])
+        assert first[FIELD_NAMES.index("rif"), root, target] == known
+        if root != sender:
+            assert first[:, root, target].min() == known

@@ -1,0 +1,231 @@
+"""Rewards, metrics and spans of the task, against hand computation from the request log."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from dlb_gym.episodes import episode_source
+from dlb_gym.policy import Decision
+from dlb_gym.reward import RewardFacts, latency_reward, resolve_reward
+from dlb_gym.task import Task
+from dlb_gym.views import Truth
+from tests.request_log import between, in_system_s, is_error
+from tests.short_episodes import ring
+
+# Two cells of 4 servers: nominal 2 x 32/s, Z = 500 * 2e-4 + 200 * 5e-3 = 1.1 s.
+RATE_RPS, ZERO_LOAD_S, INTERVAL_S, PENALTY = 0.8 * 64, 1.1, 0.1, 10.0
+BIN = 1 / 64
+
+
+def make(rows: int = 1, **changes: Any) -> Task:
+    return Task(episode_source(ring(2, **changes)), rows, log=True)
+
+
+def uniform(task: Task) -> NDArray[np.float64]:
+    return np.where(task.admissible, 0.5, 0.0)
+
+
+def played(task: Task, steps: int, seed: int = 0) -> dict[str, NDArray[np.float64]]:
+    """Reward terms (steps,) of row 0 under a uniform split; the task is then drained."""
+    task.reset(seeds=[seed + r for r in range(task.num_replications)])
+    moved = [task.step_routing(uniform(task)) for _ in range(steps)]
+    assert [bool(step.truncated[0]) for step in moved] == [False] * (steps - 1) + [True]
+    task.drain()
+    terms = {name: np.array([s.reward_terms[name][0] for s in moved]) for name in moved[0][3]}
+    np.testing.assert_allclose([step.reward[0] for step in moved], sum(terms.values()), rtol=1e-12)
+    return terms
+
+
+def test_every_reward_is_the_mean_number_in_system_over_rate_and_zero_load_time() -> None:
+    task = make(horizon_s=4.0)
+    terms = played(task, 40)
+    log = task.simulator.request_log(0)
+    edges = np.array([0.1 * k for k in range(10, 51)])
+    expected = [
+        -in_system_s(log, start, end) / INTERVAL_S / (RATE_RPS * ZERO_LOAD_S)
+        for start, end in itertools.pairwise(edges)
+    ]
+    np.testing.assert_allclose(terms["in_system"], expected, rtol=1e-9)
+    assert not terms["errors"].any()
+
+
+def test_by_littles_law_the_rewards_of_an_episode_add_up_to_its_latencies() -> None:
+    """From an empty system: integral of N over the horizon = latencies - what is left at its end.
+
+    With latency l_k in seconds, H the horizon and r_k the time request k spends after H,
+    mean(-reward) H = sum_k (l_k - r_k) / (rate Z).
+    """
+    task = make(horizon_s=8.0, warmup_s=0.0)
+    terms = played(task, 80)
+    log = task.simulator.request_log(0)
+    latency_s = log["answer_s"] - log["arrival_s"]
+    left_s = np.maximum(log["answer_s"] - 8.0, 0.0)
+    assert len(latency_s) > 300
+    mean = -terms["in_system"].mean()
+    assert mean * 8.0 == pytest.approx((latency_s - left_s).sum() / (RATE_RPS * ZERO_LOAD_S))
+    assert mean == pytest.approx(latency_s.mean() / ZERO_LOAD_S, rel=0.25)
+
+
+def test_each_error_costs_its_penalty_when_its_leaf_refuses_it() -> None:
+    task = make(horizon_s=4.0, demand={"utilisation": 1.2}, server={"queue_limit": 2})
+    terms = played(task, 40)
+    log = task.simulator.request_log(0)
+    refused_s = log["leaf_s"][is_error(log)]
+    counts = [between(refused_s, 0.1 * k, 0.1 * (k + 1)).sum() for k in range(10, 50)]
+    assert sum(counts) > 20
+    rate_rps = 1.2 * 64
+    expected = -PENALTY * np.array(counts) / (rate_rps * INTERVAL_S)
+    np.testing.assert_allclose(terms["errors"], expected, rtol=1e-12)
+
+
+def test_the_reward_formula_by_hand() -> None:
+    """20 in system over 10/s and 2 s is 1; 3 errors in 0.5 s at 10/s cost 3/5 of the penalty."""
+    facts = RewardFacts(*(np.array([x]) for x in (10.0, 2.0, 0.5, 4.0)))
+    none = np.zeros((1, 1))
+    truth = Truth(none, none, none, np.array([20.0 * 0.5]), np.array([3]))  # type: ignore[arg-type]
+    terms = latency_reward(facts, truth)
+    assert terms["in_system"].tolist() == [-1.0]
+    assert terms["errors"] == pytest.approx(-4.0 * 3 / 5)
+    assert resolve_reward("latency") is latency_reward
+    assert resolve_reward("dlb_gym.reward:latency_reward") is latency_reward
+
+
+def test_metrics_are_numpys_on_the_request_log() -> None:
+    task = make(horizon_s=8.0, server={"queue_limit": 10}, demand={"utilisation": 1.0})
+    played(task, 80)
+    metrics = task.summary(0)
+    log = task.simulator.request_log(0)
+    measured = between(log["arrival_s"], 1.0, 9.0)
+    error = is_error(log)
+    ok = measured & ~error
+    latency_s = (log["answer_s"] - log["arrival_s"])[ok]
+    tau_s = np.where(log["root"] == log["cell"], 0.0, 0.05)
+    ttft_s = (log["first_token_s"] + tau_s - log["arrival_s"])[ok]
+    assert metrics["requests"] == measured.sum()
+    assert metrics["answered"] == ok.sum()
+    assert metrics["errors"] == (measured & error).sum() > 0
+    assert metrics["unfinished"] == 0
+    assert metrics["error_rate"] == pytest.approx((measured & error).sum() / measured.sum())
+    assert metrics["utilisation"] == pytest.approx(measured.sum() / (64 * 8.0))
+    away = measured & (log["root"] != log["cell"])
+    assert metrics["cross_cell_share"] == pytest.approx(away.sum() / measured.sum())
+    assert metrics["in_system_at_end"] == 0
+    assert metrics["zero_load_time_s"] == pytest.approx(ZERO_LOAD_S)
+    for prefix, values in (("latency", latency_s), ("ttft", ttft_s)):
+        assert metrics[f"{prefix}_mean_s"] == pytest.approx(values.mean(), rel=1e-9)
+        for name, quantile in (("p50", 50), ("p90", 90), ("p95", 95), ("p99", 99)):
+            # Off by less than a bin from the order statistics on either side.
+            low, high = (
+                np.percentile(values, quantile, method="lower"),
+                np.percentile(values, quantile, method="higher"),
+            )
+            assert low * (1 - BIN) <= metrics[f"{prefix}_{name}_s"] <= high * (1 + BIN)
+    assert all(type(value) in (int, float) for value in metrics.values())
+
+
+def test_utilisation_counts_the_servers_that_are_live() -> None:
+    """In [3, 4) of 4 s cell-0 has 1 server of 4: capacity 64 * 3 + (8 + 32) * 1."""
+    outage = {"kind": "outage", "cells": ["cell-0"], "start": 0.75, "end": 1.0}
+    task = make(horizon_s=4.0, disturbances=[outage])
+    played(task, 40)
+    measured = between(task.simulator.request_log(0)["arrival_s"], 1.0, 5.0).sum()
+    assert task.summary(0)["utilisation"] == pytest.approx(measured / (64 * 3 + 40))
+
+
+def test_utilisation_is_080_in_expectation() -> None:
+    """Arrivals of all rows are Poisson with mean 0.8 x capacity: a 99.9 % interval."""
+    task = make(rows=40, horizon_s=10.0, warmup_s=0.0)
+    task.reset(seeds=list(range(40)))
+    for _ in range(100):
+        task.step_routing(uniform(task))
+    capacity = 64 * 10.0 * 40
+    arrived = sum(task.summary(r)["utilisation"] for r in range(40)) / 40 * capacity
+    low, high = stats.poisson.interval(0.999, 0.8 * capacity)
+    assert low <= arrived <= high
+    assert high - low < 0.05 * capacity
+
+
+def test_settling_is_played_and_rewarded_but_not_measured() -> None:
+    task = make(horizon_s=2.0, settle_s=1.0, warmup_s=1.0)
+    played(task, 30)
+    log = task.simulator.request_log(0)
+    assert task.summary(0)["requests"] == between(log["arrival_s"], 2.0, 4.0).sum()
+    assert log["arrival_s"].max() <= 4.0
+    assert task.summary(0)["utilisation"] == pytest.approx(
+        between(log["arrival_s"], 2.0, 4.0).sum() / (64 * 2.0)
+    )
+
+
+def test_a_warm_start_has_served_warmup_seconds_under_the_capacity_split() -> None:
+    task = make(horizon_s=1.0, warmup_s=5.0)
+    task.reset(seeds=[0])
+    assert task.simulator.time_s.tolist() == [5.0]
+    assert task.simulator.books().answered[0] > 150
+    cold = make(horizon_s=1.0, warmup_s=0.0)
+    cold.reset(seeds=[0])
+    assert cold.simulator.books().arrived.tolist() == [0]
+    uneven = ring(2, horizon_s=1.0, warmup_s=20.0)
+    uneven["cells"][1]["servers"] = 12
+    task = Task(episode_source(uneven), 1)
+    task.reset(seeds=[0])
+    sent = task.simulator.view().sent[0].sum(axis=0)
+    low, high = stats.binom.interval(0.999, sent.sum(), 0.75)
+    assert low <= sent[1] <= high
+
+
+def test_draining_answers_every_request_that_arrived_by_the_horizon() -> None:
+    task = make(rows=3, horizon_s=2.0, demand={"utilisation": 1.2}, server={"queue_limit": 6})
+    task.reset(seeds=[1, 2, 3])
+    for _ in range(20):
+        task.step_routing(uniform(task))
+    before = task.simulator.books()
+    waiting = (before.arrived - before.answered - before.errors).copy()
+    arrived = before.arrived.copy()
+    assert (waiting > 0).all()
+    task.drain()
+    after = task.simulator.books()
+    np.testing.assert_array_equal(after.arrived, arrived)
+    np.testing.assert_array_equal(after.answered + after.errors, arrived)
+    for row in range(3):
+        assert task.summary(row)["unfinished"] == 0
+        assert task.simulator.request_log(row)["arrival_s"].max() <= 3.0
+
+
+def test_an_episode_in_which_nothing_arrives_has_well_formed_metrics() -> None:
+    task = make(horizon_s=0.1, warmup_s=0.0, demand={"utilisation": 1e-6})
+    task.reset(seeds=[0])
+    step = task.step_routing(uniform(task))
+    assert step.truncated.tolist() == [True]
+    metrics = task.summary(0)
+    assert (metrics["requests"], metrics["utilisation"], metrics["error_rate"]) == (0, 0.0, 0.0)
+    assert np.isnan(
+        [metrics["latency_mean_s"], metrics["latency_p99_s"], metrics["ttft_p50_s"]]
+    ).all()
+    task.drain()
+
+
+def test_an_invalid_decision_is_refused_and_changes_nothing() -> None:
+    task, twin = make(), make()
+    for each in (task, twin):
+        each.reset(seeds=[0])
+    half = uniform(task)
+    for routing, message in (
+        (half * 1.01, "does not sum to 1"),
+        (-half, "negative share"),
+        (half[:, :1], "routing must be float64 of shape"),
+        (np.full_like(half, np.nan), "NaN or infinity"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            task.step(Decision(routing))
+    one, two = task.step(Decision(half)), twin.step(Decision(half))
+    assert one.observation.tobytes() == two.observation.tobytes()
+    for seeds, message in (([1, 2], "2 seeds for 1 rows"), ([-1], "seed = -1 is negative")):
+        with pytest.raises(ValueError, match=message):
+            task.reset(seeds=seeds)
+    assert task.reset().tobytes() == twin.reset().tobytes()
