@@ -54,7 +54,9 @@ class DLBEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
 
     ## Episode End
     `terminated` is always False; `truncated` is True at the end of the horizon or, if earlier,
-    after `max_episode_steps`. `info["metrics"]` then holds latency quantiles, errors, utilisation.
+    after `max_episode_steps`. `info["metrics"]` then holds latency quantiles, errors, utilisation;
+    `gym.make` keeps its `max_episode_steps` in a wrapper, under which `env.unwrapped.metrics()`
+    gives the same.
 
     ## Arguments
     All are JSON values, so that `spec.to_json()` works.
@@ -130,6 +132,10 @@ class DLBEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
         if truncated:
             info["metrics"] = self._task.summary(0)
         return step.observation[0], float(step.reward[0]), False, truncated, info
+
+    def metrics(self) -> dict[str, float]:
+        """Metrics of the requests measured so far in this episode; see docs/environment.md."""
+        return self._task.summary(0)
 
 
 class DLBVectorEnv(VectorEnv[Array, Array, Array]):

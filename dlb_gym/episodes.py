@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from dlb_gym.disturbances import resolve
 from dlb_gym.generator import FAMILIES, sample
 from dlb_gym.scenario import Scenario
 from dlb_gym.scenario_source import ScenarioError, ScenarioSource, load_scenario, override
@@ -25,10 +26,16 @@ class EpisodeSource(Protocol):
 
 
 class FixedScenarios:
-    """Every row its own scenario, the same in all episodes; fewer scenarios than rows repeat."""
+    """Every row its own scenario, the same in all episodes; fewer scenarios than rows repeat.
+
+    Raises:
+        ScenarioError: A disturbance cannot be brought about.
+    """
 
     def __init__(self, scenarios: Sequence[Scenario]) -> None:
         self._scenarios = tuple(scenarios)
+        for scenario in self._scenarios:
+            resolve(scenario, 0, 0)
         self.max_roots = max(len(scenario.roots) for scenario in self._scenarios)
         self.max_cells = max(len(scenario.cells) for scenario in self._scenarios)
 
@@ -50,7 +57,7 @@ class FamilyScenarios:
 
     def __init__(self, family: str, changes: Mapping[str, Any] | None = None) -> None:
         self._family, self._changes = family, dict(changes or {})
-        sample(family, 0, 0, self._changes)
+        resolve(sample(family, 0, 0, self._changes), 0, 0)
         self.max_roots = self.max_cells = FAMILIES[family].max_cells
 
     def scenario(self, row: int, seed: int, episode: int) -> Scenario:

@@ -19,7 +19,7 @@ import dlb_gym
 from dlb_gym.actions import ENCODINGS
 from dlb_gym.envs import DLBEnv
 from dlb_gym.observation import FIELDS
-from dlb_gym.scenario_source import scenario_names
+from dlb_gym.scenario_source import ScenarioError, scenario_names
 from tests.short_episodes import STEPS, drawn_actions, play, ring, short
 
 TRACE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
@@ -222,3 +222,18 @@ def test_importing_twice_registers_once() -> None:
     importlib.reload(dlb_gym)
     assert gym.spec("DLB-v0").entry_point == "dlb_gym.envs:DLBEnv"
     assert gym.spec("DLB-v0").max_episode_steps is None
+
+
+def test_metrics_are_to_be_had_where_a_wrapper_ends_the_episode() -> None:
+    env = gym.make("DLB-v0", max_episode_steps=3, changes={"warmup_s": 1.0, "horizon_s": 2.0})
+    env.reset(seed=0)
+    action = np.ones(env.action_space.shape or (), dtype=np.float32)
+    ends = [env.step(action)[3:] for _ in range(3)]
+    assert [truncated for truncated, _ in ends] == [False, False, True]
+    metrics = env.unwrapped.metrics()  # type: ignore[attr-defined]
+    assert metrics["requests"] == pytest.approx(0.3 * 356, rel=0.5)  # Poisson, 107 expected
+
+
+def test_a_disturbance_that_cannot_be_brought_about_is_refused_at_once() -> None:
+    with pytest.raises(ScenarioError, match="to_utilisation"):
+        gym.make("DLB-v0", changes={"disturbances": [{"kind": "burst", "to_utilisation": 0.5}]})
