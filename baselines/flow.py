@@ -90,7 +90,7 @@ class Flow(Policy):
             rate=rif / np.where(arcs, fields["serving_latency"], 1.0),
             rate_slope=steady.rate_slope,
             cost_slope=cost_slope(self.cost, steady),
-            loop_delay=fields["rtt"] + fields["probe_age"] + 0.5 * interval,
+            loop_delay=0.5 * fields["rtt"] + fields["probe_age"] + 0.5 * interval,
             admissible=arcs,
         )
         costs = cost(self.cost, fields)

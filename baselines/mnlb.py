@@ -62,6 +62,7 @@ class MNLB(Policy):
         super().reset(spec, num_replications, seed)
         self._routing = np.zeros((num_replications, spec.num_roots, spec.num_cells))
         self._arrivals = np.zeros((num_replications, spec.num_roots))
+        self._capacity = np.zeros((num_replications, spec.num_cells))
         self._interval = np.full(num_replications, -1)
         self._plans: list[deque[_Plan]] = [deque() for _ in range(num_replications)]
         self._noise = [_noise_stream(seed + row) for row in range(num_replications)]
@@ -84,6 +85,8 @@ class MNLB(Policy):
             self._routing = np.where(first[:, None, None], split, self._routing)
         own = np.max(np.where(arcs, fields["arrival_load"], 0.0), axis=-1)
         self._arrivals = np.where(first[:, None], 0.0, self._arrivals + own)
+        capacity = _freshest(fields["capacity_load"], fields["probe_age"], arcs)
+        self._capacity = np.where(first[:, None], 0.0, self._capacity + capacity)
         period, delay = self._intervals(fields, arcs)
         ends = (self._interval > 0) & (self._interval % period == 0)
         for row in np.flatnonzero(ends).tolist():
@@ -103,11 +106,12 @@ class MNLB(Policy):
     def _solve(self, row: int, period: int, delay: int, fields: Fields, arcs: Mask) -> None:
         """Plan one replication from the reports of the period that ends now."""
         arrivals = self._arrivals[row] / period
+        capacity = self._capacity[row] / period
         self._arrivals[row] = 0.0
+        self._capacity[row] = 0.0
         if self.arrival_noise > 0.0:
             wobble = self._noise[row].uniform(-1.0, 1.0, arrivals.shape)
             arrivals = arrivals * (1.0 + self.arrival_noise * wobble)
-        capacity = _freshest(fields["capacity_load"][row], fields["probe_age"][row], arcs[row])
         weights = proportional(np.broadcast_to(capacity, arcs[row].shape), arcs[row])
         if arrivals.any() and capacity.any():
             weights = least_network_latency(
@@ -133,7 +137,7 @@ def _noise_stream(seed: int) -> np.random.Generator:
 
 
 def _freshest(field: NDArray[np.float32], age: NDArray[np.float32], arcs: Mask) -> Array:
-    """Each cell's value as the root with the freshest probe of it knows it, shape (cells,)."""
-    root = np.argmin(np.where(arcs, age, np.inf), axis=0)
-    freshest: Array = field[root, np.arange(field.shape[1])].astype(np.float64)
+    """Each cell's value as the root with the freshest probe of it knows it, shape (n, cells)."""
+    root = np.argmin(np.where(arcs, age, np.inf), axis=1, keepdims=True)
+    freshest: Array = np.take_along_axis(field, root, axis=1)[:, 0].astype(np.float64)
     return freshest

@@ -26,9 +26,9 @@ _HOMES = {
     "scenario_names": "dlb_gym.scenario_source",
 }
 
+# DLBVecEnv is left out, since `from dlb_gym import *` must work without Stable-Baselines3.
 __all__ = [
     "DLBEnv",
-    "DLBVecEnv",
     "DLBVectorEnv",
     "Decision",
     "Observation",
@@ -48,7 +48,14 @@ except PackageNotFoundError:  # a source tree on the path, not installed
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+        try:
+            return getattr(import_module(_HOMES[name]), name)
+        except ModuleNotFoundError as error:
+            if error.name != "stable_baselines3":
+                raise
+            raise ImportError(
+                f"{name} needs Stable-Baselines3: pip install 'dlb-gym[train]'"
+            ) from error
     raise AttributeError(f"module 'dlb_gym' has no attribute {name!r}")
 
 

@@ -9,15 +9,13 @@ Values outside the range count as the nearest bound. A root without arcs (paddin
 
 from __future__ import annotations
 
-from typing import Literal
-
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from dlb_gym.policy import Encoding
 from dlb_gym.reductions import ordered_sum
 
-Encoding = Literal["weights", "logits"]
 ENCODINGS: tuple[Encoding, ...] = ("weights", "logits")
 LOGIT_SCALE = 8.0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from dlb_gym.actions import Encoding, action_space, to_routing
+from dlb_gym.actions import action_space, to_routing
 from dlb_gym.episodes import episode_source
-from dlb_gym.policy import TaskSpec
+from dlb_gym.policy import Encoding, TaskSpec
 from dlb_gym.scenario_source import ScenarioSource
 from dlb_gym.task import Step, Task
 
@@ -28,7 +29,7 @@ class DLBEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
     Every cell has a root router, where requests arrive, and inference servers. Root i sends each of
     its requests to a cell j drawn from its routing vector; the request travels tau_ij, is served,
     and its answer travels back. A root knows another cell only by probes that are tau_ij old.
-    The system, its defaults and its tie rules are in docs/design.md.
+    docs/concepts.md describes the system, docs/environment.md this page's subjects in full.
 
     ## Action Space
     `Box` of shape (roots, cells), one row a root, held for `control_interval_s`:
@@ -66,7 +67,8 @@ class DLBEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
     - `changes`: dotted overrides, such as {"demand.utilisation": 0.9, "control_interval_s": 0.02}.
     - `trace`, `rtt_csv`: files with real requests and round trips.
     - `action`, `reward` (name or "module:function"), `max_episode_steps`.
-    - `max_cells`: pad roots and cells to this many, so that one model fits several scenarios.
+    - `max_cells`: pad roots and cells to this many, so that one model fits several scenarios; at
+      least those of the scenario.
 
     ## Version History
     - v0: first version.
@@ -84,7 +86,7 @@ class DLBEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
         action: Encoding = "weights",
         reward: str = "latency",
         max_episode_steps: int | None = None,
-        max_cells: int = 1,
+        max_cells: int | None = None,
         render_mode: None = None,
     ) -> None:
         if render_mode is not None:
@@ -94,7 +96,7 @@ class DLBEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
             source, 1, reward=reward, max_episode_steps=max_episode_steps, max_cells=max_cells
         )
         self._encoding = action
-        self.task_spec: TaskSpec = self._task.spec
+        self.task_spec: TaskSpec = replace(self._task.spec, action=action)
         spec = self.task_spec
         self.observation_space: gym.spaces.Box = spec.observation.space  # type: ignore[assignment]
         self.action_space: gym.spaces.Box = action_space(  # type: ignore[assignment]
@@ -160,7 +162,7 @@ class DLBVectorEnv(VectorEnv[Array, Array, Array]):
         action: Encoding = "weights",
         reward: str = "latency",
         max_episode_steps: int | None = None,
-        max_cells: int = 1,
+        max_cells: int | None = None,
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
         render_mode: None = None,
     ) -> None:
@@ -177,7 +179,7 @@ class DLBVectorEnv(VectorEnv[Array, Array, Array]):
         self._mode = _autoreset_mode(autoreset_mode)
         self.metadata = {"render_modes": [], "autoreset_mode": self._mode}
         self.num_envs = num_envs
-        self.task_spec: TaskSpec = self._task.spec
+        self.task_spec: TaskSpec = replace(self._task.spec, action=action)
         self.single_observation_space = self.task_spec.observation.space
         self.single_action_space = action_space(
             action, self.task_spec.num_roots, self.task_spec.num_cells

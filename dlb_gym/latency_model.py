@@ -178,7 +178,8 @@ def step_size(
         rate: m(n_j) per server, 1 / time.
         rate_slope: m'(n_j), 1 / time.
         cost_slope: Derivative of the cost with respect to n_j: 1 for RIF per server, l' or f'.
-        loop_delay: Round trip + probe age + half a control interval of each arc, time, > 0.
+        loop_delay: Of each arc, time, > 0: one way there (tau), the age of the probe held (tau and
+            what it waited since), half a control interval.
         admissible: Boolean; arcs. The other arguments need only be finite elsewhere.
         xp: Array namespace, `numpy` or `torch`.
 

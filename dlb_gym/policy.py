@@ -18,6 +18,7 @@ from dlb_gym.observation import Observation
 from dlb_gym.reductions import ordered_sum
 
 Information = Literal["static", "local", "central"]
+Encoding = Literal["weights", "logits"]
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
@@ -32,11 +33,13 @@ class TaskSpec:
         num_roots: Roots of a replication, padded ones included.
         num_cells: Cells of a replication, padded ones included.
         observation: Encodes and decodes the observation array.
+        action: How an environment's actions are encoded; a `Decision` is not.
     """
 
     num_roots: int
     num_cells: int
     observation: Observation
+    action: Encoding = "weights"
 
 
 @dataclass(frozen=True)
@@ -137,9 +140,15 @@ class Policy(ABC):
             The action, float32, shape (n, roots, cells) or (roots, cells), and `state`.
 
         Raises:
-            ValueError: The policy was never reset, or it decides by scores.
+            ValueError: The policy was never reset, it decides by scores, or the environment's
+                actions are logits.
         """
         spec = self.spec
+        if spec.action != "weights":
+            raise ValueError(
+                f"policy {self.name!r} answers with routing weights, and this environment's "
+                f'actions are {spec.action}; make the environment with action="weights"'
+            )
         given = np.asarray(observation, dtype=np.float32)
         batch = given.reshape(-1, given.shape[-1])
         if len(batch) != self.num_replications:

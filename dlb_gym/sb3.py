@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from numpy.typing import NDArray
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
 
-from dlb_gym.actions import Encoding, action_space, to_routing
+from dlb_gym.actions import action_space, to_routing
 from dlb_gym.episodes import episode_source
+from dlb_gym.policy import Encoding
 from dlb_gym.scenario_source import ScenarioSource
 from dlb_gym.task import Task
 
@@ -58,7 +60,7 @@ class DLBVecEnv(VecEnv):
         action: Encoding = "logits",
         reward: str = "latency",
         max_episode_steps: int | None = None,
-        max_cells: int = 1,
+        max_cells: int | None = None,
     ) -> None:
         if num_envs < 1:
             raise ValueError(f"num_envs = {num_envs} must be at least 1")
@@ -68,7 +70,7 @@ class DLBVecEnv(VecEnv):
             max_cells=max_cells,
         )  # fmt: skip
         self._encoding = action
-        self.task_spec = self._task.spec
+        self.task_spec = replace(self._task.spec, action=action)
         self.render_mode: str | None = None
         spaces = action_space(action, self.task_spec.num_roots, self.task_spec.num_cells)
         super().__init__(num_envs, self.task_spec.observation.space, spaces)

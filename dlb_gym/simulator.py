@@ -78,6 +78,7 @@ class Simulator:
         self._fleet_rps = np.ones(n)
         self._fleet_servers = np.ones(n)
         self._zero_load_time_s = np.ones(n)
+        self._interval_s = np.ones(n)
 
     @property
     def step(self) -> IntArray:
@@ -180,6 +181,7 @@ class Simulator:
         self._fleet_rps[r] = rates_rps.sum()
         self._fleet_servers[r] = servers.sum()
         self._zero_load_time_s[r] = zero_load_time_s(scenario)
+        self._interval_s[r] = scenario.control_interval_s
 
     def set_routing(self, routing: FloatArray, dispatch: IntArray) -> None:
         """The decision in force from now on: routing (n, R, C), dispatch (n,) SAMPLE or SMOOTH."""
@@ -263,7 +265,7 @@ class Simulator:
             fleet_rps=self._fleet_rps,
             fleet_servers=self._fleet_servers,
             zero_load_time_s=self._zero_load_time_s,
-            control_interval_s=self._params.clock[:, layout.INTERVAL_S],
+            control_interval_s=self._interval_s,
         )
 
     def truth(self) -> Truth:

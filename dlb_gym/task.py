@@ -50,11 +50,12 @@ class Task:
         num_replications: n >= 1.
         reward: See `reward.resolve_reward`.
         max_episode_steps: Ends episodes earlier than their horizon.
-        max_cells: Pads roots and cells to at least this many.
+        max_cells: Pads roots and cells to this many.
         log: Keep a record of every answered request.
 
     Raises:
-        ValueError: A size is below 1, or the reward is unknown.
+        ValueError: A size is below 1, `max_cells` below what the source can draw, or the reward is
+            unknown.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Task:
         *,
         reward: str = "latency",
         max_episode_steps: int | None = None,
-        max_cells: int = 1,
+        max_cells: int | None = None,
         log: bool = False,
     ) -> None:
         self._source = source
@@ -72,7 +73,14 @@ class Task:
         if max_episode_steps is not None and max_episode_steps < 1:
             raise ValueError(f"max_episode_steps = {max_episode_steps} must be at least 1")
         self._max_episode_steps = max_episode_steps
-        roots, cells = max(source.max_roots, max_cells), max(source.max_cells, max_cells)
+        roots, cells = source.max_roots, source.max_cells
+        if max_cells is not None:
+            if max_cells < max(roots, cells):
+                raise ValueError(
+                    f"max_cells = {max_cells} is too small for {roots} roots and {cells} cells; "
+                    "raise it or leave it out"
+                )
+            roots = cells = max_cells
         self.simulator = Simulator(num_replications, roots, cells, log)
         self.spec = TaskSpec(roots, cells, Observation(roots, cells))
         n = num_replications
@@ -84,7 +92,6 @@ class Task:
         self._dispatch: IntArray = np.zeros(n, dtype=np.int64)
         self._facts = RewardFacts(np.ones(n), np.ones(n), np.ones(n), np.zeros(n))
         self._capacity = np.zeros((n, roots, cells))
-        self._offered_capacity = np.ones(n)
         self._constants: NDArray[np.float32] = np.zeros(0, dtype=np.float32)
 
     @property
@@ -150,8 +157,6 @@ class Task:
         rates_rps = nominal_rates_rps(scenario)
         self._capacity[r] = 0.0
         self._capacity[r, :, : len(rates_rps)] = rates_rps
-        end_s = float(self._end_step[r] * scenario.control_interval_s)
-        self._offered_capacity[r] = self.simulator.live_capacity(r, end_s)
         self._facts.rate_rps[r] = offered_rate_rps(scenario)
         self._facts.zero_load_time_s[r] = zero_load_time_s(scenario)
         self._facts.control_interval_s[r] = scenario.control_interval_s
@@ -214,6 +219,11 @@ class Task:
                 return
             self.simulator.advance(self.simulator.step + DRAIN_INTERVALS * unfinished)
 
+    def _live_capacity(self, r: int) -> float:
+        """Requests that row r's live servers could serve since measuring began."""
+        clock_s, interval_s = self.simulator.time_s[r], self._facts.control_interval_s[r]
+        return self.simulator.live_capacity(r, min(clock_s, self._end_step[r] * interval_s))
+
     def summary(self, r: int) -> dict[str, float]:
         """Metrics of row r's measured requests so far; see docs/environment.md.
 
@@ -229,7 +239,7 @@ class Task:
             "errors": errors,
             "unfinished": arrived - answered - errors,
             "error_rate": errors / max(answered + errors, 1),
-            "utilisation": _ratio(arrived, self._offered_capacity[r]),
+            "utilisation": _ratio(arrived, self._live_capacity(r)),
             "cross_cell_share": float(measured.arrived_away[r]) / max(arrived, 1),
             "in_system_at_end": float(books.arrived[r] - books.answered[r] - books.errors[r]),
             "zero_load_time_s": float(self._facts.zero_load_time_s[r]),

@@ -142,8 +142,10 @@ def test_a_batch_without_rows_or_of_an_unknown_mode_is_refused() -> None:
         DLBVectorEnv(2, autoreset_mode="SAME")
 
 
-def test_a_scenario_with_more_cells_than_the_padding_widens_it() -> None:
-    assert DLBEnv(ring(5), max_cells=2).action_space.shape == (5, 5)
+@pytest.mark.parametrize("max_cells", [4, 0, -3])
+def test_padding_smaller_than_the_scenario_is_refused(max_cells: int) -> None:
+    with pytest.raises(ValueError, match=f"max_cells = {max_cells} is too small for 5 roots and 5"):
+        DLBEnv(ring(5), max_cells=max_cells)
 
 
 def test_a_family_outgrown_by_its_changes_is_refused_by_name() -> None:

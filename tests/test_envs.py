@@ -231,6 +231,7 @@ def test_metrics_are_to_be_had_where_a_wrapper_ends_the_episode() -> None:
     ends = [env.step(action)[3:] for _ in range(3)]
     assert [truncated for truncated, _ in ends] == [False, False, True]
     metrics = env.unwrapped.metrics()  # type: ignore[attr-defined]
+    assert metrics["utilisation"] == pytest.approx(0.8, rel=0.5)
     assert metrics["requests"] == pytest.approx(0.3 * 356, rel=0.5)  # Poisson, 107 expected
 
 

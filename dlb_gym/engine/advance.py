@@ -274,7 +274,6 @@ def _run_cells(r: int, end_s: float, params: Params, state: State) -> None:
             params.shape[r, DECODE_SLOTS],
             params.shape[r, QUEUE_LIMIT],
             params.clock[r, PROBE_INTERVAL_S],
-            params.tau_s[r],
             params.service[r],
             params.change_s[r, j],
             params.change_live[r, j],

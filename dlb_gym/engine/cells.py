@@ -93,7 +93,6 @@ def _answer(c: int, slot: int, arc: IntArray, request: FloatArray) -> None:
 def _complete(
     until_s: float,
     c: int,
-    tau_s: FloatArray,
     arc: IntArray,
     cell: IntArray,
     cell_time: FloatArray,
@@ -140,7 +139,6 @@ def _place(
     slot: int,
     slots: int,
     queue_limit: int,
-    tau_s: FloatArray,
     service: FloatArray,
     row: IntArray,
     arc: IntArray,
@@ -218,7 +216,6 @@ def run_cell(
     slots: int,
     queue_limit: int,
     probe_interval_s: float,
-    tau_s: FloatArray,
     service: FloatArray,
     change_s: FloatArray,
     change_live: IntArray,
@@ -245,9 +242,7 @@ def run_cell(
             cell[c, LIVE] = change_live[cell[c, NEXT_CHANGE]]
             cell[c, NEXT_CHANGE] += 1
         elif arrival_s <= min(probe_s, end_s):
-            _complete(
-                arrival_s, c, tau_s, arc, cell, cell_time, server, done_time, done_id, request
-            )
+            _complete(arrival_s, c, arc, cell, cell_time, server, done_time, done_id, request)
             slot = pop_wire(wire_time, wire_id, cell[c, WIRE_SIZE], request)
             cell[c, WIRE_SIZE] -= 1
             _place(
@@ -256,7 +251,6 @@ def run_cell(
                 slot,
                 slots,
                 queue_limit,
-                tau_s,
                 service,
                 row,
                 arc,
@@ -269,8 +263,8 @@ def run_cell(
                 request,
             )
         elif probe_s <= end_s:
-            _complete(probe_s, c, tau_s, arc, cell, cell_time, server, done_time, done_id, request)
+            _complete(probe_s, c, arc, cell, cell_time, server, done_time, done_id, request)
             _emit(c, num_roots, arc, cell, cell_time, probe, probe_error_rate)
         else:
             break
-    _complete(end_s, c, tau_s, arc, cell, cell_time, server, done_time, done_id, request)
+    _complete(end_s, c, arc, cell, cell_time, server, done_time, done_id, request)

@@ -9,8 +9,9 @@ from baselines.flow import Flow
 from tests.baselines.scenes import observe, start
 
 # Latency is 1 throughout, so m = n and m' = 1 (see scenes.DEFAULTS).
-# T = mean of (0.125 + 0.0625 + 0.125, 0.375 + 0.1875 + 0.125) = 0.5 zero-load times.
-DELAYS = {"rtt": [0.125, 0.375], "probe_age": [0.0625, 0.1875]}
+# T = mean of tau + age + h / 2: (0.0625 + 0.125 + 0.125, 0.1875 + 0.375 + 0.125) = 0.5 zero-load
+# times. A probe is at least tau old, so its age holds the way back already.
+DELAYS = {"rtt": [0.125, 0.375], "probe_age": [0.125, 0.375]}
 
 
 def test_the_first_step_is_the_one_computed_by_hand() -> None:

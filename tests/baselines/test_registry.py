@@ -12,6 +12,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 
 import baselines
 from baselines.registry import BASELINES
+from dlb_gym.envs import DLBEnv
 from dlb_gym.observation import Observation
 from dlb_gym.policy import TaskSpec, task_spec_of
 from dlb_gym.policy_check import check_policy
@@ -90,3 +91,11 @@ def test_the_task_is_found_through_gymnasium_and_sb3_and_missed_by_name() -> Non
 def test_a_policy_without_a_task_says_so() -> None:
     with pytest.raises(ValueError, match="'random' knows no task yet"):
         baselines.make("random").predict(observe(2, 3))
+
+
+def test_a_baseline_refuses_an_environment_whose_actions_are_logits() -> None:
+    env = DLBEnv(action="logits", changes={"warmup_s": 0.0, "horizon_s": 1.0})
+    policy = baselines.make("random", env)
+    observation, _ = env.reset(seed=0)
+    with pytest.raises(ValueError, match="actions are logits; make the environment"):
+        policy.predict(observation)
