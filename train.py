@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import sys
 import tomllib
@@ -21,9 +22,11 @@ from typing import Annotated, Any
 import tyro
 
 from baselines import registry
-from dlb_gym.evaluation import FIRST_HELD_OUT_SEED, Result, Run, run_all, seeded, write_aside
+from dlb_gym.episodes import DEFAULT_SCENARIO, episode_source
+from dlb_gym.evaluation import Result, run_all, write_aside
+from dlb_gym.runs import FIRST_HELD_OUT_SEED, Run, require_playable, seeded
 from dlb_gym.scenario import Scenario
-from dlb_gym.scenario_source import ScenarioError, load_scenario, override
+from dlb_gym.scenario_source import ScenarioError, override
 from dlb_gym.trace import describe_trace
 
 COMPARED = (
@@ -31,6 +34,9 @@ COMPARED = (
     "flow-gradient",
 )  # fmt: skip
 RUNS = Path("runs")
+SETTLE_S = 20.0
+AGAIN_TRAIN = "goes on from the last checkpoint, or from the start if there is none yet"
+AGAIN_EVALUATE = "keeps the results that are finished and computes the others"
 Set = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 
 
@@ -74,6 +80,8 @@ class Train:
     """What the agent is compared with, as in `evaluate`."""
     seeds: int = 8
     """Held-out seeds, from 1000000 on."""
+    settle: float = SETTLE_S
+    """As in `evaluate`; training itself keeps the scenario's settle_s."""
     jobs: int = 1
     """Processes of the comparison."""
     checkpoint_steps: int = 20_000
@@ -86,9 +94,14 @@ class Evaluate:
 
     system: Annotated[System, tyro.conf.arg(name="")] = System()
     policies: tuple[str, ...] = COMPARED
-    """Names of baselines, folders of runs, or module:attribute of a policy."""
+    """Names of baselines, folders of runs, or module:attribute of a policy. A folder's files are
+    unpickled, which can run any code: give only what you trained yourself."""
     seeds: int = 5
     """Number of seeds."""
+    settle: float = SETTLE_S
+    """Seconds that a policy runs before measuring begins, rounded up to whole control intervals and
+    at least the scenario's settle_s: MNLB plans after 10 s first, and Flow starts from the split by
+    capacity. It becomes the scenario's settle_s. 0: the scenario's own alone."""
     first_seed: int = FIRST_HELD_OUT_SEED
     """First seed; training uses seeds below 1000000."""
     name: str | None = None
@@ -99,8 +112,9 @@ class Evaluate:
 
 def main(arguments: list[str]) -> int:
     """Runs the command; a fault of the input is one message and exit status 2."""
+    evaluates = arguments[:1] == ["evaluate"]
     try:
-        if arguments[:1] == ["evaluate"]:
+        if evaluates:
             evaluate(tyro.cli(Evaluate, args=arguments[1:], prog="train.py evaluate"))
         else:
             train(tyro.cli(Train, args=arguments, prog="train.py"))
@@ -108,7 +122,7 @@ def main(arguments: list[str]) -> int:
         _say_error(str(error))
         return 2
     except KeyboardInterrupt:
-        _say_error("stopped; the same command goes on from the last checkpoint")
+        _say_error(f"stopped; the same command {AGAIN_EVALUATE if evaluates else AGAIN_TRAIN}")
         return 130
     return 0
 
@@ -120,21 +134,26 @@ def train(options: Train) -> None:
         ValueError: The folder holds another training, or an option is not valid.
     """
     _require_counts(options.seeds, options.jobs)
-    source = environment(options.system)
-    config = {"environment": source, "seed": options.seed, "network": options.network}
-    run = RUNS / _folder_name(options.name or _default_name(options.system, config))
-    scenario_of(source)  # before anything is written
-    others = [_run_of(policy, source) for policy in options.policies]
+    system = system_of(options.system)
+    environment = _environment(system)
+    config = {"environment": environment, "seed": options.seed, "network": options.network}
+    run = RUNS / _folder_name(options.name, _default_name(options.system, config))
     from agents.training import Training
     from agents.training import train as train_agent
 
     training = Training(
-        environment=source,
+        environment=environment,
         network=options.network,
         steps=options.steps,
         seed=options.seed,
         checkpoint_steps=options.checkpoint_steps,
     )
+    measured = settled(system, options.settle)
+    label = f"ppo-{run.name}"
+    # The split by capacity stands for the agent that is not there yet.
+    stand_in = Run("baselines.static:CapacitySplit", label=label, **measured)
+    others = [_run_of(policy, measured) for policy in options.policies]
+    require_playable(_seeded([stand_in, *others], options.seeds))
     free = {"steps", "checkpoint_steps"}  # a resumed training may change them
     _claim(run, {key: value for key, value in asdict(training).items() if key not in free})
     with _progress() as bar:
@@ -146,8 +165,8 @@ def train(options: Train) -> None:
         checkpoint = train_agent(training, run, on_rollout)
     from agents.checkpoints import read_state
 
-    agent = _run_of(str(checkpoint), source, label=f"ppo-{run.name}")
-    results = _results([agent, *others], options.seeds, FIRST_HELD_OUT_SEED, run, options.jobs)
+    agent = _run_of(str(checkpoint), measured, label)
+    results = _results(_seeded([agent, *others], options.seeds), run, options.jobs)
     _publish(results, run, read_state(checkpoint).curve)
 
 
@@ -158,18 +177,20 @@ def evaluate(options: Evaluate) -> None:
         ValueError: An option is not valid.
     """
     _require_counts(options.seeds, options.jobs)
-    source = environment(options.system)
-    scenario_of(source)
     if not options.policies:
         raise ValueError("--policies is empty; name at least one policy")
-    runs = [_run_of(policy, source) for policy in options.policies]
-    name = options.name or f"evaluate-{_default_name(options.system, {'environment': source})}"
-    folder = RUNS / _folder_name(name)
-    _publish(_results(runs, options.seeds, options.first_seed, folder, options.jobs), folder, ())
+    system = system_of(options.system)
+    default = f"evaluate-{_default_name(options.system, {'environment': _environment(system)})}"
+    folder = RUNS / _folder_name(options.name, default)
+    measured = settled(system, options.settle, options.first_seed)
+    runs = [_run_of(policy, measured) for policy in options.policies]
+    every = _seeded(runs, options.seeds, options.first_seed)
+    require_playable(every)
+    _publish(_results(every, folder, options.jobs), folder, ())
 
 
-def environment(system: System) -> dict[str, Any]:
-    """Keywords of the environment, JSON values: a whole scenario, or a family and its changes.
+def system_of(system: System) -> dict[str, Any]:
+    """The system as keywords of a `Run`: a whole scenario, or a family and its changes.
 
     Raises:
         ScenarioError: An option is not valid, or they contradict each other.
@@ -181,27 +202,38 @@ def environment(system: System) -> dict[str, Any]:
         changes["control_interval_s"] = system.control_interval
     if system.trace is not None:
         changes["demand.trace"] = describe_trace(system.trace).model_dump(mode="json")
+    source = episode_source(system.scenario, system.family, changes, rtt_csv=system.rtt)
     if system.family is None:
-        scenario = load_scenario(system.scenario or "global_six", rtt_csv=system.rtt)
-        if changes:
-            scenario = override(scenario, changes)
-        return {"scenario": scenario.model_dump(mode="json")}
-    if system.scenario is not None or system.rtt is not None:
-        raise ScenarioError(
-            f"--family {system.family} draws its systems and round trips itself; "
-            "leave out --scenario and --rtt, or the family"
-        )
+        return {"scenario": source.scenario(0, 0, 0)}
     return {"family": system.family, "changes": changes}
 
 
-def scenario_of(source: Mapping[str, Any]) -> Scenario | None:
-    """The scenario of an environment's keywords; None for a family, whose changes are checked."""
-    if "scenario" in source:
-        return load_scenario(source["scenario"])
-    from dlb_gym.generator import sample
+def settled(
+    system: Mapping[str, Any], settle_s: float, seed: int = FIRST_HELD_OUT_SEED
+) -> dict[str, Any]:
+    """The system with at least so many seconds of settling, in whole control intervals.
 
-    sample(source["family"], 0, 0, source["changes"])
-    return None
+    Raises:
+        ValueError: The time is negative or not finite.
+    """
+    if not 0.0 <= settle_s < math.inf:
+        raise ValueError(f"--settle {settle_s} must be a finite number of seconds, at least 0")
+    if seed < 0:
+        raise ValueError(f"--first-seed {seed} must be at least 0")
+    scenario: Scenario = episode_source(**system).scenario(0, seed, 0)
+    interval_s = scenario.control_interval_s
+    whole_s = round(math.ceil(settle_s / interval_s - 1e-9) * interval_s, 9)
+    changes = {"settle_s": max(scenario.settle_s, whole_s)}
+    if "family" in system:
+        return {"family": system["family"], "changes": system["changes"] | changes}
+    return {"scenario": override(scenario, changes)}
+
+
+def _environment(system: Mapping[str, Any]) -> dict[str, Any]:
+    """The system as keywords of the environment, JSON values."""
+    if "family" in system:
+        return dict(system)
+    return {"scenario": system["scenario"].model_dump(mode="json")}
 
 
 def _require_counts(seeds: int, jobs: int) -> None:
@@ -223,7 +255,7 @@ def _setting(text: str) -> tuple[str, Any]:
         raise ScenarioError(f"--set {text!r}: the value is not TOML: {error}") from None
 
 
-def _run_of(policy: str, source: Mapping[str, Any], label: str | None = None) -> Run:
+def _run_of(policy: str, system: Mapping[str, Any], label: str | None = None) -> Run:
     """The run, under any seed, of a policy named on the command line."""
     keywords: Mapping[str, Any] = {}
     files: tuple[str, ...] = ()
@@ -237,17 +269,14 @@ def _run_of(policy: str, source: Mapping[str, Any], label: str | None = None) ->
         policy, keywords = "agents.loading:TrainedPolicy", {"path": path}
     elif ":" not in policy:
         registry.entry(policy)  # raises, naming the nearest
-    scenario = scenario_of(source)
-    run = Run(
-        policy, keywords, scenario, source.get("family"), source.get("changes", {}),
-        label=label, files=files,
-    )  # fmt: skip
-    run.make_policy()  # a fault shows now, not after the training
-    return run
+    return Run(policy, keywords, label=label, files=files, **system)
 
 
-def _results(runs: list[Run], seeds: int, first: int, folder: Path, jobs: int) -> list[Result]:
-    every = [each for run in runs for each in seeded(run, seeds, first)]
+def _seeded(runs: list[Run], seeds: int, first: int = FIRST_HELD_OUT_SEED) -> list[Run]:
+    return [each for run in runs for each in seeded(run, seeds, first)]
+
+
+def _results(every: list[Run], folder: Path, jobs: int) -> list[Result]:
     with _progress() as bar:
         task = bar.add_task("comparing", total=len(every), text="")
         return run_all(every, folder, jobs, lambda count: bar.advance(task, count))
@@ -278,8 +307,9 @@ def _claim(run: Path, config: Mapping[str, Any]) -> None:
 
 
 def _default_name(system: System, config: Mapping[str, Any]) -> str:
-    """The scenario's name, and a digest where options make it another one."""
-    stem = system.family or Path(system.scenario or "global_six").stem
+    """The scenario's name, fit for a folder, and a digest where options make it another one."""
+    stem = system.family or Path(system.scenario or DEFAULT_SCENARIO).stem
+    stem = re.sub(r"[^\w.-]+", "-", stem).strip(".-") or "scenario"
     plain = System(scenario=system.scenario, family=system.family)
     if system == plain and not config.get("seed") and config.get("network", "arc") == "arc":
         return stem
@@ -287,7 +317,9 @@ def _default_name(system: System, config: Mapping[str, Any]) -> str:
     return f"{stem}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
 
 
-def _folder_name(name: str) -> str:
+def _folder_name(name: str | None, default: str) -> str:
+    if name is None:
+        return default
     if not re.fullmatch(r"[\w][\w.-]*", name):
         raise ValueError(
             f"--name {name!r} must consist of letters, digits, '.', '_' and '-' and start with a "

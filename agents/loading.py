@@ -1,4 +1,4 @@
-"""Trained policies that act like any other."""
+"""Trained policies that act like any other. Loading one unpickles files: load your own only."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from agents.checkpoints import (
     read_statistics,
     resolve,
 )
-from agents.networks import ArcPolicy
+from agents.networks import ArcNetwork, ArcPolicy
 from dlb_gym.actions import to_routing
+from dlb_gym.observation import Observation
 from dlb_gym.policy import Decision, Information, Policy, TaskSpec
 
 
@@ -42,34 +43,47 @@ class TrainedPolicy(Policy):
         self._model = read_model(self.checkpoint)
         local = isinstance(self._model.policy, ArcPolicy)
         self.information: Information = "local" if local else "central"
+        self._arcs: ArcNetwork | None = None
         torch.set_num_threads(1)
 
     def reset(self, spec: TaskSpec, num_replications: int, seed: int) -> None:
         """Starts anew for a batch.
 
+        The `arc` network is rebuilt at the task's sizes with the same weights.
+
         Raises:
-            CheckpointError: The task's sizes are not those it was trained on.
+            CheckpointError: The observation has other fields now, or a network that is not shared
+                by all arcs was trained on other sizes.
         """
         trained = (self._state.num_roots, self._state.num_cells)
-        if (spec.num_roots, spec.num_cells) != trained:
+        size = Observation(*trained).size
+        if self._model.observation_space.shape != (size,):
+            raise CheckpointError(
+                f"policy {self.name!r} was trained on observations of shape "
+                f"{self._model.observation_space.shape}; this version's have shape {(size,)}; "
+                "train it again"
+            )
+        if isinstance(self._model.policy, ArcPolicy):
+            self._arcs = ArcNetwork(spec.num_roots, spec.num_cells)
+            self._arcs.load_state_dict(self._model.policy.mlp_extractor.state_dict())
+        elif (spec.num_roots, spec.num_cells) != trained:
             raise CheckpointError(
                 f"policy {self.name!r} was trained on {trained[0]} roots and {trained[1]} cells; "
                 f"this task has {spec.num_roots} roots and {spec.num_cells} cells; "
-                "train on a scenario of these sizes"
-            )
-        if self._model.observation_space.shape != spec.observation.space.shape:
-            raise CheckpointError(
-                f"policy {self.name!r} was trained on observations of shape "
-                f"{self._model.observation_space.shape}; this version's have shape "
-                f"{spec.observation.space.shape}; train it again"
+                "train on a scenario of these sizes, or the `arc` network, which fits all"
             )
         super().reset(spec, num_replications, seed)
 
     def act(self, observation: NDArray[np.float32]) -> Decision:
         """The routing of the mean action."""
         admissible = self.fields(observation)["admissible"] > 0.0
-        seen = self._statistics.normalize_obs(observation)
-        action, _ = self._model.predict(np.asarray(seen), deterministic=True)
+        seen = np.asarray(self._statistics.normalize_obs(observation))
+        if self._arcs is None:
+            action, _ = self._model.predict(seen, deterministic=True)
+        else:
+            with torch.no_grad():
+                means = self._arcs.forward_actor(torch.as_tensor(seen))
+            action = means.numpy().reshape(admissible.shape)
         return Decision(to_routing(action, "logits", admissible))
 
 

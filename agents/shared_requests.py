@@ -85,9 +85,16 @@ class SharedRequests(VecEnv):
     def env_method(
         self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Calls a method of the first copy, once for every row asked for."""
-        method = getattr(self._copies[0], method_name)
-        return [method(*method_args, **method_kwargs) for _ in self._get_indices(indices)]
+        """Calls a method, for every row asked for, of the copy that holds it.
+
+        Raises:
+            IndexError: There is no such row.
+        """
+        places = [(copy, row) for copy in self._copies for row in range(copy.num_envs)]
+        answers: list[Any] = []
+        for copy, row in (places[index] for index in self._get_indices(indices)):
+            answers += copy.env_method(method_name, *method_args, indices=row, **method_kwargs)
+        return answers
 
     def env_is_wrapped(
         self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: Any = None

@@ -1,6 +1,6 @@
 """PPO on DLB-v0's native batch, in resumable steps.
 
-Rows' episodes are keyed by seeds below `evaluation.FIRST_HELD_OUT_SEED`, so that no evaluation
+Rows' episodes are keyed by seeds below `runs.FIRST_HELD_OUT_SEED`, so that no evaluation
 sees a training episode. The s-th start of a training (s = 0, then one more after every kill) takes
 the seeds from `seed + s * num_envs` on: a resumed training goes on with new requests.
 """
@@ -30,7 +30,7 @@ from agents.checkpoints import (
 )
 from agents.networks import ArcPolicy
 from agents.shared_requests import SharedRequests
-from dlb_gym.evaluation import FIRST_HELD_OUT_SEED
+from dlb_gym.runs import FIRST_HELD_OUT_SEED
 from dlb_gym.sb3 import DLBVecEnv
 
 OnRollout = Callable[[int, float], None]

@@ -6,13 +6,26 @@ number of servers, whose influence at equal requests per server is small (power 
 One cell of `SERVERS` servers is run at loads from light to overloaded for shares on a grid; at each
 load the mean RIF per server n and the latency n / throughput (Little's law, as the paper's 3.3
 reads its model) give a point, and the constrained softplus of theory.md section 5 is fitted to
-them in relative error. A cell's parameters are interpolated between the two shares around its own.
+them in relative error. A cell's parameters are interpolated between the two shares around its own;
+shares 0 and 1, where a stage has no tokens at all, are measured as they are.
+
+Fits are kept on disk beside the compiled kernels, where a change of the engine leaves them behind
+with the kernels; their names carry a hash of all else that they follow from. Python floats survive
+JSON bit for bit, so a fit that was kept is the fit that would be made.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
+import os
+import tempfile
+from contextlib import suppress
 from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +35,7 @@ from dlb_gym.engine import layout
 from dlb_gym.latency_model import RHO_MAX, LatencyModel
 from dlb_gym.rates import mean_tokens, zero_load_times_s
 from dlb_gym.scenario import Scenario, ServerDesign, Tokens, Trace
+from dlb_gym.scenario_source import ScenarioError
 from dlb_gym.tokens import token_source
 
 FloatArray = NDArray[np.float64]
@@ -39,6 +53,10 @@ def latency_parameters(scenario: Scenario) -> FloatArray:
 
     Returns:
         Shape (cells, 4).
+
+    Raises:
+        ScenarioError: The tokens are so rare that a sample of requests has none.
+        TraceError: The trace cannot be used.
     """
     zero_load_s = zero_load_times_s(scenario)
     prompt_tokens, _ = mean_tokens(scenario)
@@ -57,16 +75,17 @@ def _interpolated(scenario: Scenario, share: float) -> FloatArray:
     overtakes decode; so the slope is interpolated relative to it, and knee and smoothing with it,
     which leaves beta * knee / alpha between the two fits.
     """
-    tiny = 1e-9
-    logit = math.log((share + tiny) / (1.0 - share + tiny))
+    key = (scenario.tokens, scenario.server, scenario.demand.trace)
+    if share in (0.0, 1.0):
+        return np.array(_fitted(share, *key))
+    logit = math.log(share) - math.log1p(-share)
     position = np.interp(logit, PREFILL_LOGITS, np.arange(len(PREFILL_LOGITS)))
     low = min(int(position), len(PREFILL_LOGITS) - 2)
     weight = float(position) - low
-    key = (scenario.tokens, scenario.server, scenario.demand.trace)
     slots = scenario.server.decode_slots
     ends = [
-        np.log(_fitted(low + offset, *key) / _slope_scale(_grid_share(low + offset), slots))
-        for offset in (0, 1)
+        np.log(np.array(_fitted(grid_share, *key)) / _slope_scale(grid_share, slots))
+        for grid_share in (_grid_share(low), _grid_share(low + 1))
     ]
     between = np.exp((1.0 - weight) * ends[0] + weight * ends[1])
     return np.asarray(between * _slope_scale(share, slots))
@@ -84,12 +103,75 @@ def _slope_scale(share: float, slots: int) -> FloatArray:
 
 @lru_cache(maxsize=256)
 def _fitted(
-    grid_index: int, tokens: Tokens, design: ServerDesign, trace: Trace | None
+    share: float, tokens: Tokens, design: ServerDesign, trace: Trace | None
 ) -> tuple[float, ...]:
-    """Softplus parameters at one grid share, zero-load time 1."""
+    """Softplus parameters at one share, zero-load time 1: those on disk, or made and kept there."""
+    folder = _folder_of_kernels()
+    if folder is None:
+        return _fit(share, tokens, design, trace)
+    path = folder / f"fit_{_fit_hash(share, tokens, design, trace)}.json"
+    fit = _read_fit(path)
+    if fit is None:
+        fit = _fit(share, tokens, design, trace)
+        _write_fit(path, fit)
+    return fit
+
+
+def _folder_of_kernels() -> Path | None:
+    """Where numba keeps the compiled engine; None where it is not compiled, nor fits then kept."""
+    stats: Any = getattr(engine.advance, "stats", None)
+    return None if stats is None else Path(stats.cache_path)
+
+
+def _fit_hash(share: float, tokens: Tokens, design: ServerDesign, trace: Trace | None) -> str:
+    """Of all that a fit follows from, apart from the engine; a trace counts by its content."""
+    content = None if trace is None else trace.model_dump(exclude={"path"})
+    key = [_sources_hash(), share, tokens.model_dump(), design.model_dump(), content]
+    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
+
+
+@lru_cache(maxsize=1)
+def _sources_hash() -> str:
+    """Of the modules that make a fit, and of the versions of the packages that they use."""
+    digest = hashlib.sha256(f"{np.__version__} {version('scipy')}".encode())
+    for name in ("calibration", "latency_model", "tokens", "trace", "trace_file"):
+        digest.update(Path(__file__).with_name(f"{name}.py").read_bytes())
+    return digest.hexdigest()
+
+
+def _read_fit(path: Path) -> tuple[float, ...] | None:
+    """Four finite positive numbers; None if there is no such file or it holds anything else."""
+    try:
+        fit = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(fit, list) or len(fit) != 4:
+        return None
+    if not all(isinstance(value, float) and 0.0 < value < math.inf for value in fit):
+        return None
+    return tuple(fit)
+
+
+def _write_fit(path: Path, fit: tuple[float, ...]) -> None:
+    """Written aside and renamed, so that no process reads half of it; no loss where it fails."""
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, aside = tempfile.mkstemp(prefix="fit_", suffix=".tmp", dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                json.dump(fit, file)
+            Path(aside).replace(path)
+        except OSError:
+            Path(aside).unlink(missing_ok=True)
+
+
+def _fit(
+    share: float, tokens: Tokens, design: ServerDesign, trace: Trace | None
+) -> tuple[float, ...]:
+    """Softplus parameters at one share, zero-load time 1."""
     from scipy.optimize import least_squares  # slow to import, and needed only here
 
-    n, latency = measure(_grid_share(grid_index), tokens, design, trace)
+    n, latency = measure(share, tokens, design, trace)
 
     def model(p: FloatArray) -> LatencyModel:
         alpha, beta = np.exp(p[0]), np.exp(p[1])
@@ -142,6 +224,11 @@ def _one_cell_rows(
     count = math.ceil(1.1 * LOADS[-1] * rate * WINDOW * WINDOWS)
     spacing = rng.standard_exponential(count)
     prompt, output = token_source(tokens, trace).draw(rng, count)
+    if not (prompt.any() or output.any()):
+        raise ScenarioError(
+            f"tokens: none of {count:,} requests drawn has any, so there is no work to calibrate; "
+            "raise mean_tokens or shape, or use another trace"
+        )
     pool = min(count, SERVERS * design.queue_limit + math.ceil(LOADS[-1] * rate * WINDOW * 1.5))
     sizes = engine.Sizes(
         replications=len(LOADS), roots=1, cells=1, servers=SERVERS, slots=slots,
@@ -152,8 +239,8 @@ def _one_cell_rows(
     params.shape[:] = 1, 1, slots, design.queue_limit, 0
     never_s = 1e18
     params.clock[:] = WINDOW, never_s, 0.0, 0.0, 0.0, never_s, 0.0
-    params.service[..., layout.PREFILL_S_PER_TOKEN] = share / float(np.mean(prompt))
-    params.service[..., layout.DECODE_S_PER_TOKEN] = (1.0 - share) / float(np.mean(output))
+    params.service[..., layout.PREFILL_S_PER_TOKEN] = _s_per_token(share, prompt)
+    params.service[..., layout.DECODE_S_PER_TOKEN] = _s_per_token(1.0 - share, output)
     params.change_s[..., 1] = math.inf
     params.change_live[..., 0] = SERVERS
     orders.base[:] = 1.0
@@ -166,3 +253,12 @@ def _one_cell_rows(
         arrivals.requests[r, 0, :, layout.U_LEAF] = rng.random(count)
         arrivals.stop[r, 0] = count
     return params, state, arrivals, orders
+
+
+def _s_per_token(stage: float, tokens: FloatArray) -> float:
+    """Seconds per token with which a stage takes its part of the zero-load time on average.
+
+    A stage without tokens never works: it has 0, and the zero-load time is the other stage's.
+    """
+    mean = float(np.mean(tokens))
+    return stage / mean if mean > 0.0 else 0.0

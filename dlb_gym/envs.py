@@ -91,7 +91,7 @@ class DLBEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
     ) -> None:
         if render_mode is not None:
             raise ValueError(f"render_mode = {render_mode!r} is not supported in this version")
-        source = episode_source(scenario, family, changes, trace, rtt_csv)
+        source = episode_source(scenario, family, changes, trace, rtt_csv, num_envs=1)
         self._task = Task(
             source, 1, reward=reward, max_episode_steps=max_episode_steps, max_cells=max_cells
         )
@@ -170,7 +170,7 @@ class DLBVectorEnv(VectorEnv[Array, Array, Array]):
             raise ValueError(f"num_envs = {num_envs} must be at least 1")
         if render_mode is not None:
             raise ValueError(f"render_mode = {render_mode!r} is not supported in this version")
-        source = episode_source(scenario, family, changes, trace, rtt_csv)
+        source = episode_source(scenario, family, changes, trace, rtt_csv, num_envs)
         self._task = Task(
             source, num_envs, reward=reward, max_episode_steps=max_episode_steps,
             max_cells=max_cells,

@@ -6,13 +6,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from dlb_gym.disturbances import resolve
 from dlb_gym.generator import FAMILIES, sample
+from dlb_gym.rates import one_way_s
 from dlb_gym.scenario import Scenario
 from dlb_gym.scenario_source import ScenarioError, ScenarioSource, load_scenario, override
 from dlb_gym.trace import describe_trace
 
 DEFAULT_SCENARIO = "global_six"
+MAX_REPORTS_UNDER_WAY = 100_000
+"""Reports that a cell has sent and its farthest root has not received: the simulator keeps them."""
 
 
 class EpisodeSource(Protocol):
@@ -29,13 +34,15 @@ class FixedScenarios:
     """Every row its own scenario, the same in all episodes; fewer scenarios than rows repeat.
 
     Raises:
-        ScenarioError: A disturbance cannot be brought about.
+        ScenarioError: A disturbance cannot be brought about, or too many reports are under way.
+        NetworkError: Round trips cannot be scaled to the mean asked for.
     """
 
     def __init__(self, scenarios: Sequence[Scenario]) -> None:
         self._scenarios = tuple(scenarios)
         for scenario in self._scenarios:
             resolve(scenario, 0, 0)
+            _require_reports_in_bounds(scenario)
         self.max_roots = max(len(scenario.roots) for scenario in self._scenarios)
         self.max_cells = max(len(scenario.cells) for scenario in self._scenarios)
 
@@ -53,16 +60,27 @@ class FamilyScenarios:
 
     Raises:
         ScenarioError: The family is unknown or a change is not valid.
+        TraceError: A trace among the changes cannot be used.
     """
 
     def __init__(self, family: str, changes: Mapping[str, Any] | None = None) -> None:
         self._family, self._changes = family, dict(changes or {})
-        resolve(sample(family, 0, 0, self._changes), 0, 0)
+        first = sample(family, 0, 0, self._changes)
+        resolve(first, 0, 0)
+        _require_reports_in_bounds(first)
+        if first.demand.trace is not None:  # described once: every episode the same content
+            self._changes["demand.trace"] = first.demand.trace.model_dump()
         self.max_roots = self.max_cells = FAMILIES[family].max_cells
 
     def scenario(self, row: int, seed: int, episode: int) -> Scenario:
-        """The family's scenario of (seed, episode)."""
-        return sample(self._family, seed, episode, self._changes)
+        """The family's scenario of (seed, episode).
+
+        Raises:
+            ScenarioError: Too many reports are under way in this one.
+        """
+        drawn = sample(self._family, seed, episode, self._changes)
+        _require_reports_in_bounds(drawn)
+        return drawn
 
 
 def episode_source(
@@ -71,6 +89,7 @@ def episode_source(
     changes: Mapping[str, Any] | None = None,
     trace: str | Path | None = None,
     rtt_csv: str | Path | None = None,
+    num_envs: int | None = None,
 ) -> EpisodeSource:
     """The source that an environment's keywords describe.
 
@@ -80,10 +99,11 @@ def episode_source(
         changes: Dotted keys and values that override the scenario (see `override`).
         trace: Request trace that replaces the synthetic arrivals (see `describe_trace`).
         rtt_csv: Measured round trips, matched by region (see `load_scenario`).
+        num_envs: Rows that will play it; None if that is not known.
 
     Raises:
-        ScenarioError: Both a scenario and a family, measured round trips for a family, or
-            anything that makes a scenario invalid.
+        ScenarioError: Both a scenario and a family, measured round trips for a family, more
+            scenarios than rows, or anything that makes a scenario invalid.
         TraceError: The trace cannot be used.
         NetworkError: The matrix cannot be used.
     """
@@ -101,5 +121,23 @@ def episode_source(
     sources: Sequence[Any] = scenario if several else [scenario or DEFAULT_SCENARIO]  # type: ignore[assignment]
     if not sources:
         raise ScenarioError("scenario is an empty list; name at least one scenario")
+    if num_envs is not None and len(sources) > num_envs:
+        raise ScenarioError(
+            f"scenario lists {len(sources)} scenarios for num_envs = {num_envs}, and row r plays "
+            "number r, so the last would never be played; list at most one for every row, or "
+            "make more rows with gym.make_vec"
+        )
     loaded = [load_scenario(source, rtt_csv=rtt_csv) for source in sources]
     return FixedScenarios([override(each, changed) if changed else each for each in loaded])
+
+
+def _require_reports_in_bounds(scenario: Scenario) -> None:
+    """A probe interval far below the latencies would fill the memory with reports under way."""
+    longest_s = float(np.nanmax(one_way_s(scenario)))
+    reports = longest_s / scenario.probe_interval_s
+    if reports > MAX_REPORTS_UNDER_WAY:
+        raise ScenarioError(
+            f"probe_interval_s = {scenario.probe_interval_s} keeps {reports:.3g} reports of a cell "
+            f"under way to a root {longest_s:.3g} s away; at most {MAX_REPORTS_UNDER_WAY:,} are "
+            f"kept: lengthen the interval to {longest_s / MAX_REPORTS_UNDER_WAY:.3g} s or more"
+        )

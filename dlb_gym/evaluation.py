@@ -1,9 +1,8 @@
 """(policy x scenario x seed) in, one record each out.
 
 A `Run` is everything that decides a result, and its digest names the result's file: what is
-finished is never computed twice, and a crash loses only what was under way. Runs of one policy and
-one scenario whose seeds follow each other share a batch, one a row; a row's result does not depend
-on the batch.
+finished is never computed twice, and a crash loses only what was under way. A row's result does not
+depend on its batch.
 
 The policy decides from the end of warm-up to the horizon. Arrivals stop there and the system drains
 under the last decision, so every policy is judged on the same requests. Nothing here asks what kind
@@ -12,134 +11,28 @@ of policy it runs.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import cache, cached_property
-from importlib import import_module, metadata
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dlb_gym.episodes import EpisodeSource, FamilyScenarios, FixedScenarios
 from dlb_gym.policy import Policy
+from dlb_gym.rates import offered_rate_rps
+from dlb_gym.runs import Run, batches, canonical_json, package_version, require_playable
 from dlb_gym.scenario import Scenario
 from dlb_gym.task import Task
 from dlb_gym.timeline import Timeline
+from dlb_gym.trace import load_trace
 
-FIRST_HELD_OUT_SEED = 1_000_000
-"""Evaluation seeds start here; training uses seeds below it."""
-MAX_BATCH = 64
 RESULTS = "results"
 
 Record = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Run:
-    """One policy on one scenario with one seed.
-
-    Attributes:
-        policy: `module:attribute` of a class or function that returns a `Policy`.
-        keywords: Its arguments, JSON values.
-        scenario: The scenario; None where a family draws it.
-        family: Name of the family that draws a scenario from the seed.
-        changes: What to override in it (see `scenario_source.override`).
-        seed: Seed of the requests and of all else that is random, >= 0.
-        label: Name in results; None: the policy's own.
-        files: Files that the policy reads; their content is part of the digest.
-        timeline: Record RIF, utilisation and routing over time.
-
-    Raises:
-        ValueError: Neither or both of scenario and family are given, the policy is no
-            `module:attribute`, the seed is negative, or a keyword is no JSON value.
-    """
-
-    policy: str
-    keywords: Mapping[str, Any] = field(default_factory=dict)
-    scenario: Scenario | None = None
-    family: str | None = None
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    seed: int = FIRST_HELD_OUT_SEED
-    label: str | None = None
-    files: tuple[str, ...] = ()
-    timeline: bool = False
-
-    def __post_init__(self) -> None:
-        if (self.scenario is None) == (self.family is None):
-            raise ValueError("a Run holds either a scenario or a family; give exactly one of them")
-        if self.changes and self.family is None:
-            raise ValueError("changes belong to a family; override the scenario itself instead")
-        if not all(self.policy.partition(":")):
-            raise ValueError(f'policy = {self.policy!r} must be "module:attribute"')
-        if self.seed < 0:
-            raise ValueError(f"seed = {self.seed} is negative; seeds must be at least 0")
-        try:
-            json.dumps([dict(self.keywords), dict(self.changes)], allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"keywords and changes of a Run must be finite JSON values: {error}"
-            ) from None
-
-    @cached_property
-    def digest(self) -> str:
-        """SHA-256 (16 hex digits) of whatever decides the result, this package's code included."""
-        content = self._group() | {"seed": self.seed, "timeline": self.timeline}
-        return _sha256(_json(content).encode())
-
-    def _group(self) -> dict[str, Any]:
-        """What runs of one batch have in common."""
-        return {
-            "policy": self.policy,
-            "keywords": dict(self.keywords),
-            "scenario": None if self.scenario is None else self.scenario.digest(),
-            "family": self.family,
-            "changes": dict(self.changes),
-            "label": self.label,
-            "files": [_sha256(Path(path).read_bytes()) for path in self.files],
-            "version": package_version(),
-            "code": [source_digest("dlb_gym"), source_digest(self.policy.partition(":")[0])],
-        }
-
-    @cached_property
-    def group(self) -> str:
-        """Runs of one group may share a batch."""
-        return _sha256(_json(self._group()).encode())
-
-    def source(self) -> EpisodeSource:
-        """Where the task gets its scenarios."""
-        if self.scenario is not None:
-            return FixedScenarios([self.scenario])
-        return FamilyScenarios(self.family or "", self.changes)
-
-    def make_policy(self) -> Policy:
-        """The policy.
-
-        Raises:
-            ValueError: It cannot be imported or is no `Policy`.
-        """
-        module, _, attribute = self.policy.partition(":")
-        try:
-            make = getattr(import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
-            raise ValueError(f"policy {self.policy!r} cannot be imported: {error}") from error
-        try:
-            policy = make(**self.keywords)
-        except TypeError as error:
-            raise ValueError(
-                f"policy {self.policy!r} does not take {dict(self.keywords)}: {error}"
-            ) from error
-        if not isinstance(policy, Policy):
-            raise ValueError(
-                f"policy {self.policy!r} made a {type(policy).__name__}, which is no "
-                "dlb_gym.policy.Policy"
-            )
-        return policy
 
 
 @dataclass(frozen=True)
@@ -155,33 +48,6 @@ class Result:
     record: Record
     histogram: dict[int, int]
     timeline: dict[str, Any] | None
-
-
-def package_version() -> str:
-    """Version of the installed package."""
-    try:
-        return metadata.version("dlb-gym")
-    except metadata.PackageNotFoundError:
-        return "not installed"
-
-
-@cache
-def source_digest(module: str) -> str:
-    """SHA-256 (16 hex digits) of the Python files of the module's top-level package.
-
-    Raises:
-        ValueError: The module cannot be imported.
-    """
-    top = module.partition(".")[0]
-    try:
-        location = import_module(top).__file__
-    except ImportError as error:
-        raise ValueError(f"module {module!r} cannot be imported: {error}") from error
-    if location is None:
-        return top
-    path = Path(location)
-    files = sorted(path.parent.rglob("*.py")) if path.name == "__init__.py" else [path]
-    return _sha256(b"\0".join(file.read_bytes() for file in files))
 
 
 def rollout(runs: Sequence[Run]) -> list[Result]:
@@ -247,7 +113,9 @@ def _record(task: Task, r: int, policy: Policy, run: Run, in_system_at_horizon: 
     interval_ms = scenario.control_interval_s * 1e3
     metrics = {key: _finite(value) for key, value in task.summary(r).items()}
     del metrics["in_system_at_end"]  # 0 after the drain
-    metrics["latency_with_errors_s"] = _latency_with_errors_s(metrics, scenario)
+    error_cost_s = scenario.error_penalty * float(metrics["zero_load_time_s"] or 0.0)
+    metrics["error_cost_s"] = error_cost_s
+    metrics["latency_with_errors_s"] = _latency_with_errors_s(metrics, error_cost_s)
     return {
         "label": f"{name} @ {interval_ms:g} ms",
         "policy": name,
@@ -256,26 +124,34 @@ def _record(task: Task, r: int, policy: Policy, run: Run, in_system_at_horizon: 
         "seed": run.seed,
         "control_interval_s": scenario.control_interval_s,
         "probe_interval_s": scenario.probe_interval_s,
-        "horizon_s": scenario.horizon_s,
+        "warmup_s": scenario.warmup_s,
         "settle_s": scenario.settle_s,
+        "horizon_s": scenario.horizon_s,
+        "trace_lap_s": _trace_lap_s(scenario),
         "in_system_at_horizon": in_system_at_horizon,
         **metrics,
         "made_by": run.policy,
-        "keywords": _json(dict(run.keywords)),
+        "keywords": canonical_json(dict(run.keywords)),
         "scenario_digest": scenario.digest(),
         "run_digest": run.digest,
         "version": package_version(),
     }
 
 
-def _latency_with_errors_s(metrics: Record, scenario: Scenario) -> float | None:
+def _latency_with_errors_s(metrics: Record, error_cost_s: float) -> float | None:
     """Mean over answered requests and errors, an error costing error_penalty zero-load times."""
     answered, errors = metrics["answered"], metrics["errors"]
     if answered + errors == 0:
         return None
     answered_s = answered * (metrics["latency_mean_s"] or 0.0)
-    errors_s = errors * scenario.error_penalty * metrics["zero_load_time_s"]
-    return float((answered_s + errors_s) / (answered + errors))
+    return float((answered_s + errors * error_cost_s) / (answered + errors))
+
+
+def _trace_lap_s(scenario: Scenario) -> float | None:
+    """How long the whole trace lasts at the scenario's rate; None without a trace."""
+    if scenario.demand.trace is None:
+        return None
+    return load_trace(scenario.demand.trace).time_s.size / offered_rate_rps(scenario)
 
 
 def _finite(value: float) -> int | float | None:
@@ -305,10 +181,12 @@ def run_all(
         on_finished: Called with the number of runs that just ended.
 
     Raises:
-        ValueError: A policy cannot be made, jobs < 1, or a file in the folder is no result.
+        ValueError: jobs < 1 or a run is not playable (see `require_playable`), and then there is no
+            folder yet; or a file in the folder is no result.
     """
     if jobs < 1:
         raise ValueError(f"jobs = {jobs} must be at least 1")
+    require_playable(runs)
     folder = Path(directory) / RESULTS
     folder.mkdir(parents=True, exist_ok=True)
     found = {run.digest: _read(folder, run) for run in runs}
@@ -319,23 +197,6 @@ def run_all(
         found |= {str(result.record["run_digest"]): result for result in results}
         report(len(results))
     return [result for run in runs if (result := found[run.digest]) is not None]
-
-
-def batches(runs: Iterable[Run]) -> list[list[Run]]:
-    """Groups runs for `rollout`: seeds that follow each other, at most 64 rows."""
-    batches: list[list[Run]] = []
-    groups: dict[str, list[Run]] = {}
-    for run in runs:
-        groups.setdefault(run.group, []).append(run)
-    for group in groups.values():
-        for run in sorted(group, key=lambda run: run.seed):
-            last = batches[-1] if batches else []
-            follows = last and last[0].group == run.group and last[-1].seed + 1 == run.seed
-            if follows and len(last) < MAX_BATCH:
-                last.append(run)
-            else:
-                batches.append([run])
-    return batches
 
 
 def _map(work: list[list[Run]], folder: Path, jobs: int) -> Iterator[list[Result]]:
@@ -352,7 +213,7 @@ def _map(work: list[list[Run]], folder: Path, jobs: int) -> Iterator[list[Result
 def _finish(batch: list[Run], folder: Path) -> list[Result]:
     results = rollout(batch)
     for run, result in zip(batch, results, strict=True):
-        write_aside(folder / f"{run.digest}.json", _json(asdict(result)))
+        write_aside(folder / f"{run.digest}.json", canonical_json(asdict(result)))
     return results
 
 
@@ -376,22 +237,3 @@ def write_aside(path: Path, text: str) -> None:
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
-
-
-def seeded(run: Run, count: int, first: int = FIRST_HELD_OUT_SEED) -> list[Run]:
-    """The run under `count` seeds from `first` on; the first also records its time line.
-
-    Raises:
-        ValueError: The count is below 1.
-    """
-    if count < 1:
-        raise ValueError(f"seeds = {count} must be at least 1")
-    return [replace(run, seed=first + i, timeline=i == 0) for i in range(count)]
-
-
-def _json(content: Any) -> str:
-    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:16]

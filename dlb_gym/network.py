@@ -192,14 +192,16 @@ def load_rtt_csv(path: str | Path) -> MeasuredRtt:
 def rescaled_to_mean(
     rtt_s: NDArray[np.float64], mean_rtt_s: float, off_diagonal: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """Scale round-trip times by one factor, so that those between different regions have a mean.
+    """Scale round-trip times by one factor, so that those under a mask have a mean.
 
-    Entries outside the mask are scaled by the same factor: all ratios stay.
+    Entries outside the mask are scaled by the same factor: all ratios stay. A scenario's mean is
+    over the pairs whose root and cell have different names (`rates.one_way_s`): a root and the cell
+    that bears its name are one place, whereas two cells of one region are not.
 
     Args:
         rtt_s: Round-trip times, shape (roots, cells), seconds.
         mean_rtt_s: The mean wanted over the mask, seconds.
-        off_diagonal: Shape (roots, cells); true where root and cell are in different regions.
+        off_diagonal: Shape (roots, cells); true for the entries that the mean is taken over.
 
     Raises:
         NetworkError: `mean_rtt_s` is not a finite number > 0, the shapes differ, the mask is empty
@@ -218,8 +220,8 @@ def rescaled_to_mean(
     total = math.fsum(masked.tolist())
     if total <= 0.0:
         raise NetworkError(
-            f"mean_rtt_s = {mean_rtt_s} needs a positive RTT between different regions, and there "
-            "is none; leave mean_rtt_s out or put a root and a cell in different regions"
+            f"mean_rtt_s = {mean_rtt_s} needs a positive RTT between a root and a cell of another "
+            "name, and there is none; leave mean_rtt_s out or change names or round trips"
         )
     return rtt_s * (mean_rtt_s * masked.size / total)
 

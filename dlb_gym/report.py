@@ -13,7 +13,7 @@ from typing import Any
 
 from dlb_gym.comparison import Record, labels
 from dlb_gym.evaluation import Result, write_aside
-from dlb_gym.report_table import Table, by_scenario, table
+from dlb_gym.report_table import Group, Table, by_scenario, table
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #1c2733; max-width: 1180px;
@@ -26,6 +26,7 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size
 th, td { padding: .3rem .6rem; text-align: right; white-space: nowrap; }
 th { border-bottom: 2px solid #c9d3dd; } td { border-bottom: 1px solid #e6ebf0; }
 th:nth-child(-n+2), td:nth-child(-n+2) { text-align: left; }
+td.group { text-align: left; color: #5b6b7b; padding-top: .7rem; }
 .note { color: #5b6b7b; font-size: .88rem; }
 """
 
@@ -129,6 +130,12 @@ def _facts(records: Sequence[Record]) -> str:
             f"{record['scenario']} ({record['scenario_digest']})" for record in records
         ),
         "seeds": f"{seeds[0]} to {seeds[-1]} ({len(seeds)})",
+        "warm-up": _listed(
+            f"{record['warmup_s']:g} s under the split by capacity" for record in records
+        ),
+        "settling": _listed(
+            f"{record['settle_s']:g} s under the policy, not measured" for record in records
+        ),
         "horizon": _listed(f"{record['horizon_s']:g} s" for record in records),
         "control interval": _listed(
             f"{record['control_interval_s'] * 1e3:g} ms" for record in records
@@ -149,11 +156,16 @@ def _listed(values: Iterable[str], most: int = 8) -> str:
 
 def _html_table(content: Table) -> str:
     header = "".join(f"<th>{escape(title)}</th>" for title in content.header)
-    rows = "".join(
-        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>\n" for row in content.rows
-    )
+    groups = "".join(_html_group(group, len(content.header)) for group in content.groups)
     notes = "".join(f'<p class="note">{escape(note)}</p>' for note in content.notes)
-    return f'<div class="wide"><table><tr>{header}</tr>\n{rows}</table></div>{notes}'
+    return f'<div class="wide"><table><tr>{header}</tr>\n{groups}</table></div>{notes}'
+
+
+def _html_group(group: Group, columns: int) -> str:
+    rows = "".join(
+        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>\n" for row in group.rows
+    )
+    return f'<tr><td class="group" colspan="{columns}">{escape(group.title)}</td></tr>\n{rows}'
 
 
 def _joined(parts: Iterable[str]) -> str:

@@ -64,7 +64,7 @@ class DLBVecEnv(VecEnv):
     ) -> None:
         if num_envs < 1:
             raise ValueError(f"num_envs = {num_envs} must be at least 1")
-        source = episode_source(scenario, family, changes, trace, rtt_csv)
+        source = episode_source(scenario, family, changes, trace, rtt_csv, num_envs)
         self._task = Task(
             source, num_envs, reward=reward, max_episode_steps=max_episode_steps,
             max_cells=max_cells,

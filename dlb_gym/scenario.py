@@ -20,6 +20,13 @@ from dlb_gym.network import REGIONS
 
 MAX_CELLS = 1_000
 MAX_SERVERS_PER_CELL = 100_000
+MAX_STEPS = 100_000_000
+"""Control intervals in an episode."""
+MAX_REPORTS = 1_000_000_000
+"""Reports that a cell emits in an episode: a week's at a probe interval of 0.6 ms."""
+MAX_PLACES = 5_000_000
+"""Places for requests that a replication keeps ready: cells x servers of the largest x places of a
+server, 12 bytes each."""
 
 Seconds = Annotated[float, Field(ge=0)]
 PositiveSeconds = Annotated[float, Field(gt=0)]
@@ -141,6 +148,7 @@ class Trace(Strict):
     """A recorded request trace (CSV, CSV.gz or JSON lines) that replaces the synthetic arrivals.
 
     Its timestamps are divided by one factor, so that its offered rate is `utilisation`.
+    `scenario_source` fills in what a file or dictionary leaves out beside `path`.
     """
 
     path: str
@@ -289,6 +297,35 @@ class Scenario(Strict):
                     f"{nearest_key(place.region, REGIONS)}; use a region of "
                     "dlb_gym.network.REGIONS or give measured round trips (network.rtt_s, or "
                     "rtt_csv when loading)"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _sizes(self) -> Self:
+        """A slip in a unit must not become an endless episode or exhaust the memory."""
+        episode_s = self.warmup_s + self.settle_s + self.horizon_s
+        for key, most, what in (
+            ("control_interval_s", MAX_STEPS, "control intervals"),
+            ("probe_interval_s", MAX_REPORTS, "reports of a cell"),
+        ):
+            count = episode_s / getattr(self, key)
+            if count > most:
+                raise ValueError(
+                    f"{key} = {getattr(self, key)} makes {count:.3g} {what} in an episode of "
+                    f"{episode_s:.6g} s (warm-up, settling and horizon); at most {most:,} are "
+                    "possible: lengthen the interval or shorten the episode"
+                )
+        servers = max(cell.servers for cell in self.cells)
+        for key, places, part in (
+            ("server.queue_limit", self.server.queue_limit, "queue_limit"),
+            ("server.slots_per_engine", self.server.decode_slots, "slots or engines"),
+        ):
+            total = len(self.cells) * servers * places
+            if total > MAX_PLACES:
+                raise ValueError(
+                    f"{key}: {len(self.cells)} cells x {servers:,} servers (the largest cell's) x "
+                    f"{places:,} places a server = {total:,} places in a replication; at most "
+                    f"{MAX_PLACES:,} are kept in memory: lower {part} or servers"
                 )
         return self
 

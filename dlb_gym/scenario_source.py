@@ -4,6 +4,10 @@ A file or dictionary may say `base = "global_six"` and then state only what diff
 shipped scenario; a base has no base of its own. Tables merge, lists are replaced, and a quoted key
 ("cells.0.servers") reaches into a list, all as in `override`.
 
+A trace may be given by its path alone: its digest is taken when it is loaded, and its columns are
+named for it where the file has those of a known format. A path in a file starts at that file's
+folder.
+
 Whatever is wrong with a scenario - an unknown key, a wrong type, a contradiction, a missing file -
 raises `ScenarioError`, which names the key, the value, the rule and the remedy.
 """
@@ -11,14 +15,15 @@ raises `ScenarioError`, which names the key, the value, the rule and the remedy.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
 from dlb_gym.network import load_rtt_csv
-from dlb_gym.scenario import Scenario, Strict, nearest_key
+from dlb_gym.scenario import Scenario, Strict, Trace, nearest_key
+from dlb_gym.trace_file import TraceFile, recognised
 
 SCENARIO_DIR = Path(__file__).parent / "scenarios"
 
@@ -45,15 +50,16 @@ def load_scenario(source: ScenarioSource, rtt_csv: str | Path | None = None) -> 
 
     Raises:
         ScenarioError: The source is missing, unreadable or not a valid scenario.
+        TraceError: Its trace has to be read for what is left out, and cannot be.
         NetworkError: The matrix is not valid or lacks a region of the scenario.
     """
     if isinstance(source, Scenario):
         document: Mapping[str, Any] = source.model_dump(mode="python")
     elif isinstance(source, Mapping):
-        document = source
+        document = _on_its_base(source)
     else:
-        document = _read_toml(_scenario_path(source))
-    document = _on_its_base(document)
+        path = _scenario_path(source)
+        document = _with_trace(_on_its_base(_read_toml(path)), path.parent)
     if rtt_csv is not None:
         document = _with_measured_rtt(document, rtt_csv)
     elif isinstance(source, Scenario):
@@ -67,10 +73,12 @@ def override(scenario: Scenario, changes: Mapping[str, Any]) -> Scenario:
     Args:
         scenario: The scenario to start from; it stays as it is.
         changes: Dotted keys ("demand.utilisation", "cells.0.servers") to new values; a mapping as
-            a value changes only the keys it names.
+            a value changes only the keys it names, unless it is a trace: another path is another
+            trace.
 
     Raises:
         ScenarioError: A key is unknown or the result is not valid.
+        TraceError: As `scenario_from_dict`.
     """
     return scenario_from_dict(_changed(scenario, changes))
 
@@ -80,9 +88,10 @@ def scenario_from_dict(document: Mapping[str, Any]) -> Scenario:
 
     Raises:
         ScenarioError: With one line for every fault.
+        TraceError: Its trace has to be read for what is left out, and cannot be.
     """
     try:
-        return Scenario.model_validate(_tuples(document))
+        return Scenario.model_validate(_tuples(_with_trace(document)))
     except ValidationError as error:
         lines = [_fault(dict(item)) for item in error.errors(include_url=False)]
         raise ScenarioError("\n".join(lines)) from None
@@ -113,6 +122,36 @@ def _on_its_base(document: Mapping[str, Any]) -> Mapping[str, Any]:
         )
     changes = {key: value for key, value in document.items() if key != "base"}
     return _changed(scenario_from_dict(whole), changes)
+
+
+def _with_trace(document: Mapping[str, Any], folder: Path | None = None) -> Mapping[str, Any]:
+    """The document, its trace with the digest and columns that it leaves out.
+
+    Args:
+        document: Not validated yet; a trace with faults of its own is left to the validation.
+        folder: Where a relative path starts; None for the working directory.
+    """
+    demand = document.get("demand")
+    given = demand.get("trace") if isinstance(demand, Mapping) else None
+    if not isinstance(demand, Mapping) or not isinstance(given, Mapping):
+        return document
+    trace = dict(given)
+    columns = ("time_column", "prompt_column", "output_column")
+    texts = [trace.get(key, "") for key in ("path", "sha256", *columns)]
+    if "path" not in trace or not all(isinstance(text, str) for text in texts):
+        return document
+    if folder is not None:
+        trace["path"] = str(folder / trace["path"])
+    if set(trace) <= set(Trace.model_fields) and not {"sha256", *columns} <= set(trace):
+        file = TraceFile(trace["path"])
+        fit = recognised(file, *(trace.get(key) for key in columns))
+        if not set(columns) <= set(trace):
+            trace.setdefault("time_unit_s", fit.time_unit_s)
+        trace = {
+            "sha256": file.sha256, "time_column": fit.time_column,
+            "prompt_column": fit.prompt_column, "output_column": fit.output_column, **trace,
+        }  # fmt: skip
+    return {**document, "demand": {**demand, "trace": trace}}
 
 
 def _with_measured_rtt(document: Mapping[str, Any], path: str | Path) -> Mapping[str, Any]:
@@ -167,7 +206,8 @@ def _assign(document: dict[str, Any], key: str, value: Any) -> None:
         walked.append(part)
         target = _step_into(target, part, ".".join(walked))
     current = _step_into(target, last, key, missing_allowed=isinstance(target, dict))
-    if isinstance(value, Mapping) and isinstance(current, dict):
+    # Only a trace has a path; what is known of one file's content says nothing about another's.
+    if isinstance(value, Mapping) and isinstance(current, dict) and "path" not in value:
         for name, item in value.items():
             _assign(current, str(name), item)
         return
@@ -183,7 +223,7 @@ def _step_into(target: Any, part: str, key: str, missing_allowed: bool = False) 
         if part not in target:
             if missing_allowed:
                 return None
-            raise ScenarioError(f"scenario key {key!r} is unknown{nearest_key(part, target)}")
+            raise ScenarioError(_unknown([*key.split(".")]))
         if isinstance(target[part], tuple):
             target[part] = list(target[part])
         return target[part]
@@ -195,7 +235,7 @@ def _step_into(target: Any, part: str, key: str, missing_allowed: bool = False) 
 def _fault(item: dict[str, Any]) -> str:
     key = ".".join(str(part) for part in item["loc"]) or "scenario"
     if item["type"] == "extra_forbidden":
-        return f"scenario key {key!r} is unknown{nearest_key(str(item['loc'][-1]), _all_keys())}"
+        return _unknown([str(part) for part in item["loc"]])
     if item["type"] == "missing":
         return f"scenario key {key!r} is missing"
     message = item["msg"].removeprefix("Value error, ")
@@ -204,11 +244,51 @@ def _fault(item: dict[str, Any]) -> str:
     return f"scenario key {key!r}: {message} (got {str(item['input'])[:80]!r})"
 
 
-def _all_keys() -> set[str]:
-    keys: set[str] = set()
-    models = list(Strict.__subclasses__())
-    while models:
-        model = models.pop()
-        keys.update(model.model_fields)
-        models.extend(model.__subclasses__())
-    return keys
+def _unknown(key: Sequence[str]) -> str:
+    """Says that a key is unknown: the nearest of its table, where it belongs, or all valid ones."""
+    *parents, last = key
+    valid = sorted({name for table in _tables_at(parents) for name in table.model_fields})
+    if not parents:
+        valid.append("base")
+    remedy = nearest_key(last, valid)
+    if homes := _homes(last):
+        remedy += f"; {last!r} belongs to {' or '.join(homes)}"
+    if not remedy and valid:
+        remedy = f"; valid keys here: {', '.join(valid)}"
+    return f"scenario key {'.'.join(key)!r} is unknown{remedy}"
+
+
+def _tables_at(key: Sequence[str]) -> list[type[Strict]]:
+    """The tables that may stand at a key: several where a list holds tables of different kinds."""
+    tables: list[type[Strict]] = [Scenario]
+    for part in key:
+        fields = [table.model_fields[part] for table in tables if part in table.model_fields]
+        if fields:
+            tables = [table for field in fields for table in _tables_in(field.annotation)]
+        elif not part.isdigit():  # pydantic puts a disturbance's kind between its number and keys
+            tables = [table for table in tables if _kind(table) == part]
+    return tables
+
+
+def _kind(table: type[Strict]) -> Any:
+    """A disturbance's kind, None of other tables."""
+    return table.model_fields["kind"].default if "kind" in table.model_fields else None
+
+
+def _tables_in(annotation: Any) -> list[type[Strict]]:
+    """The tables within a type, such as Cell in tuple[Cell, ...]."""
+    if isinstance(annotation, type) and issubclass(annotation, Strict):
+        return [annotation]
+    return [table for part in get_args(annotation) for table in _tables_in(part)]
+
+
+def _homes(name: str, table: type[Strict] = Scenario, key: str = "") -> list[str]:
+    """Where a key of this name is valid, in words: the scenario itself, or dotted tables."""
+    place = repr(key) if key else "the scenario itself"
+    if _kind(table) is not None:
+        place += f" of kind {_kind(table)!r}"
+    homes = [place] if name in table.model_fields else []
+    for field, info in table.model_fields.items():
+        for inner in _tables_in(info.annotation):
+            homes += _homes(name, inner, f"{key}.{field}" if key else field)
+    return homes

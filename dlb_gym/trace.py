@@ -14,18 +14,16 @@ from __future__ import annotations
 import math
 import re
 from array import array
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dlb_gym.scenario import Trace, nearest_key
-from dlb_gym.trace_file import Row, TraceError, TraceFile
+from dlb_gym.scenario import Trace
+from dlb_gym.trace_file import Row, TraceError, TraceFile, recognised
 
 MAX_TOKENS = 100_000_000
 """More tokens than this in one request are taken for a wrong column."""
@@ -34,34 +32,6 @@ _WALL_CLOCK = re.compile(
     r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?\s?(Z|[+-]\d\d:?\d\d)?"
 )
 _CACHED_TRACES = 4
-
-
-@dataclass(frozen=True)
-class TraceFormat:
-    """Columns by which a published kind of trace is recognised."""
-
-    time_column: str
-    prompt_column: str
-    output_column: str
-    time_unit_s: float = 1.0
-
-    @property
-    def columns(self) -> tuple[str, str, str]:
-        """Time, prompt and output column."""
-        return (self.time_column, self.prompt_column, self.output_column)
-
-
-KNOWN_FORMATS: Mapping[str, TraceFormat] = MappingProxyType(
-    {
-        "Azure LLM inference": TraceFormat("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
-        "Mooncake": TraceFormat("timestamp", "input_length", "output_length", 1e-3),
-        "BurstGPT": TraceFormat("Timestamp", "Request tokens", "Response tokens"),
-        "Vidur": TraceFormat("arrived_at", "num_prefill_tokens", "num_decode_tokens"),
-        "Splitwise": TraceFormat("arrival_timestamp", "prompt_size", "token_size"),
-        "vLLM requests": TraceFormat("arrival_time", "prompt_len", "output_len"),
-        "OpenAI usage": TraceFormat("timestamp", "prompt_tokens", "completion_tokens"),
-    }
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +71,7 @@ def describe_trace(
     Args:
         path: A file ending in .csv, .csv.gz, .jsonl or .jsonl.gz.
         time_column: Name of the time column; by default, as the other names, that of the first of
-            `KNOWN_FORMATS` whose columns the file has.
+            `trace_file.KNOWN_FORMATS` whose columns the file has.
         prompt_column: Name of the column of prompt tokens.
         output_column: Name of the column of output tokens.
         time_unit_s: Seconds per unit of a numeric time; by default the known format's, else 1.
@@ -111,25 +81,14 @@ def describe_trace(
             a named column does not exist, or the columns are not known and not all named.
     """
     file = TraceFile(path)
-    header = file.header()
-    given = (time_column, prompt_column, output_column)
-    for column in given:
-        if column is not None:
-            _require_column(file, header, column)
-    fit = _best_fit(given, header)
-    if fit is None:
-        known = "; ".join(", ".join(known.columns) for known in KNOWN_FORMATS.values())
-        raise TraceError(
-            f"{file.name} has the columns {', '.join(header)[:300]}; these are not known "
-            f"({known}), so name time_column, prompt_column and output_column"
-        )
+    columns = recognised(file, time_column, prompt_column, output_column)
     return Trace(
         path=str(path),
         sha256=file.sha256,
-        time_column=fit.time_column,
-        prompt_column=fit.prompt_column,
-        output_column=fit.output_column,
-        time_unit_s=fit.time_unit_s if time_unit_s is None else time_unit_s,
+        time_column=columns.time_column,
+        prompt_column=columns.prompt_column,
+        output_column=columns.output_column,
+        time_unit_s=columns.time_unit_s if time_unit_s is None else time_unit_s,
     )
 
 
@@ -161,35 +120,11 @@ def _read(trace: Trace) -> TraceColumns:
             f"{file.name} has changed: its SHA-256 is {file.sha256}, the scenario names "
             f"{trace.sha256}; restore the file or describe the trace anew"
         )
-    header = file.header()
-    for column in (trace.time_column, trace.prompt_column, trace.output_column):
-        _require_column(file, header, column)
+    file.require_columns(trace.time_column, trace.prompt_column, trace.output_column)
     columns = _columns(file, trace)
     for values in (columns.time_s, columns.prompt_tokens, columns.output_tokens):
         values.setflags(write=False)
     return columns
-
-
-def _best_fit(
-    given: tuple[str | None, str | None, str | None], header: tuple[str, ...]
-) -> TraceFormat | None:
-    """The format with the fewest names changed by those given, all of whose columns exist."""
-    fits: list[tuple[int, TraceFormat]] = []
-    for known in KNOWN_FORMATS.values():
-        names = [name or own for name, own in zip(given, known.columns, strict=True)]
-        changed = sum(name != own for name, own in zip(names, known.columns, strict=True))
-        if all(name in header for name in names):
-            unit_s = 1.0 if changed else known.time_unit_s
-            fits.append((changed, TraceFormat(names[0], names[1], names[2], unit_s)))
-    return min(fits, key=lambda fit: fit[0])[1] if fits else None
-
-
-def _require_column(file: TraceFile, header: tuple[str, ...], column: str) -> None:
-    if column not in header:
-        raise TraceError(
-            f"{file.name} has no column {column!r}{nearest_key(column, header)}; "
-            f"its columns are {', '.join(header)[:300]}"
-        )
 
 
 def _columns(file: TraceFile, trace: Trace) -> TraceColumns:

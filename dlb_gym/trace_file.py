@@ -1,4 +1,4 @@
-"""The lines of a trace file, whatever its format: CSV or JSON lines, plain or gzip."""
+"""Trace files, whatever their format: CSV or JSON lines, plain or gzip, and whose columns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import io
 import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 MAX_TRACE_BYTES = 256 * 2**20
@@ -35,6 +38,34 @@ class Row(NamedTuple):
     line: int
     index_of: Mapping[str, int]
     values: Sequence[Any]
+
+
+@dataclass(frozen=True)
+class TraceFormat:
+    """Columns by which a published kind of trace is recognised."""
+
+    time_column: str
+    prompt_column: str
+    output_column: str
+    time_unit_s: float = 1.0
+
+    @property
+    def columns(self) -> tuple[str, str, str]:
+        """Time, prompt and output column."""
+        return (self.time_column, self.prompt_column, self.output_column)
+
+
+KNOWN_FORMATS: Mapping[str, TraceFormat] = MappingProxyType(
+    {
+        "Azure LLM inference": TraceFormat("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
+        "Mooncake": TraceFormat("timestamp", "input_length", "output_length", 1e-3),
+        "BurstGPT": TraceFormat("Timestamp", "Request tokens", "Response tokens"),
+        "Vidur": TraceFormat("arrived_at", "num_prefill_tokens", "num_decode_tokens"),
+        "Splitwise": TraceFormat("arrival_timestamp", "prompt_size", "token_size"),
+        "vLLM requests": TraceFormat("arrival_time", "prompt_len", "output_len"),
+        "OpenAI usage": TraceFormat("timestamp", "prompt_tokens", "completion_tokens"),
+    }
+)
 
 
 class TraceFile:
@@ -83,6 +114,22 @@ class TraceFile:
         if first is None:
             raise TraceError(f"{self.name} is empty; give a file with two or more requests")
         return tuple(first.index_of)
+
+    def require_columns(self, *columns: str | None) -> None:
+        """Checks that the header has these columns; None stands for no column.
+
+        Raises:
+            TraceError: One is missing, or the header cannot be read.
+        """
+        header = self.header()
+        for column in columns:
+            if column is not None and column not in header:
+                close = get_close_matches(column, header, n=1, cutoff=0.5)
+                hint = f"; nearest valid name: {close[0]!r}" if close else ""
+                raise TraceError(
+                    f"{self.name} has no column {column!r}{hint}; "
+                    f"its columns are {', '.join(header)[:300]}"
+                )
 
     def rows(self) -> Iterator[Row]:
         """The requests in file order; blank lines are skipped.
@@ -146,3 +193,43 @@ class TraceFile:
                     f"{self.name}, line {line}: not a JSON object; write names and values in braces"
                 )
             yield Row(line, {key: index for index, key in enumerate(item)}, list(item.values()))
+
+
+def recognised(
+    file: TraceFile,
+    time_column: str | None = None,
+    prompt_column: str | None = None,
+    output_column: str | None = None,
+) -> TraceFormat:
+    """The columns of a file: those named, the others of the first of `KNOWN_FORMATS` that fits.
+
+    The unit of time is the known format's where no name differs from it, else 1 s.
+
+    Raises:
+        TraceError: A named column does not exist, or the columns are not known and not all named.
+    """
+    given = (time_column, prompt_column, output_column)
+    file.require_columns(*given)
+    header = file.header()
+    fit = _best_fit(given, header)
+    if fit is None:
+        known = "; ".join(", ".join(known.columns) for known in KNOWN_FORMATS.values())
+        raise TraceError(
+            f"{file.name} has the columns {', '.join(header)[:300]}; these are not known "
+            f"({known}), so name time_column, prompt_column and output_column"
+        )
+    return fit
+
+
+def _best_fit(
+    given: tuple[str | None, str | None, str | None], header: tuple[str, ...]
+) -> TraceFormat | None:
+    """The format with the fewest names changed by those given, all of whose columns exist."""
+    fits: list[tuple[int, TraceFormat]] = []
+    for known in KNOWN_FORMATS.values():
+        names = [name or own for name, own in zip(given, known.columns, strict=True)]
+        changed = sum(name != own for name, own in zip(names, known.columns, strict=True))
+        if all(name in header for name in names):
+            unit_s = 1.0 if changed else known.time_unit_s
+            fits.append((changed, TraceFormat(names[0], names[1], names[2], unit_s)))
+    return min(fits, key=lambda fit: fit[0])[1] if fits else None

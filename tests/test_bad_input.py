@@ -117,6 +117,15 @@ def test_wrong_seeds_of_a_batch_change_nothing(seed: Any, message: str) -> None:
             "reachable is empty: a root needs at least one arc",
         ),
         ({"scenario": []}, "scenario is an empty list"),
+        (
+            {"scenario": ["global_six", "hot", "burst"]},
+            r"scenario lists 3 scenarios for num_envs = [12], .* list at most one for every row",
+        ),
+        (
+            {"changes": {"probe_interval_s": 1e-7}},
+            r"probe_interval_s = 1e-07 keeps 1\.\d\de\+06 reports of a cell under way",
+        ),
+        ({"changes": {"control_interval_s": 1e-9}}, "control_interval_s = 1e-09 makes 8e"),
         ({"family": "appendix_c"}, "family 'appendix_c' is unknown; nearest"),
         ({"family": "appendix_b", "scenario": "hot"}, "leave out"),
         ({"action": "weight"}, "action = 'weight' is unknown; choose one of weights, logits"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,10 +13,13 @@ from numpy.typing import NDArray
 
 from dlb_gym import calibration
 from dlb_gym.calibration import LOADS, PREFILL_LOGITS, SERVERS, latency_parameters, measure
+from dlb_gym.envs import DLBEnv
 from dlb_gym.latency_model import RHO_MAX, LatencyModel
-from dlb_gym.scenario import ServerDesign, Tokens
-from dlb_gym.scenario_source import load_scenario, override
+from dlb_gym.rates import zero_load_times_s
+from dlb_gym.scenario import ServerDesign, TokenDistribution, Tokens
+from dlb_gym.scenario_source import ScenarioError, load_scenario, override
 from dlb_gym.tokens import token_source
+from dlb_gym.trace import describe_trace
 from tests.reference_choices import choose_server
 from tests.scenarios_by_hand import two_cells
 from tests.short_episodes import ring
@@ -31,7 +36,7 @@ def nominal_time(share: float) -> float:
 
 
 def fitted(grid_index: int) -> LatencyModel:
-    parameters = calibration._fitted(grid_index, TOKENS, DESIGN, None)
+    parameters = calibration._fitted(SHARES[grid_index], TOKENS, DESIGN, None)
     return LatencyModel(*(np.float64(value) for value in parameters))
 
 
@@ -188,3 +193,124 @@ def test_an_empty_cells_latency_is_about_its_zero_load_time() -> None:
     prefill_s = 500 * np.array([2.0, 1.6, 2.2, 1.8, 2.4, 1.7]) * 1e-4
     decode_s = 200 * np.array([5.0, 4.0, 5.6, 4.2, 6.0, 4.6]) * 1e-3
     np.testing.assert_allclose(model.at(np.zeros(6)).latency, prefill_s + decode_s, rtol=0.03)
+
+
+def one_stage_trace(folder: Path, stage: str) -> Path:
+    """Requests a second apart of 100 to 500 tokens, all in one stage: a mean of 300."""
+    lines = ["timestamp,input_length,output_length"]
+    for k in range(200):
+        tokens = 100 * (1 + 7 * k % 5)
+        lines.append(f"{1_000 * k}," + (f"{tokens},0" if stage == "prefill" else f"0,{tokens}"))
+    path = folder / f"{stage}.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(("stage", "share"), [("prefill", 1.0), ("decode", 0.0)])
+def test_a_trace_without_tokens_for_a_stage_is_measured_at_that_share(
+    tmp_path: Path, stage: str, share: float
+) -> None:
+    """Scoring requests, say: 300 prompt tokens take 0.06 s, or 300 output tokens 1.5 s."""
+    trace = describe_trace(one_stage_trace(tmp_path, stage))
+    scenario = two_cells(demand={"utilisation": 0.5, "trace": trace.model_dump()})
+    unit_s = 0.06 if stage == "prefill" else 1.5
+    np.testing.assert_allclose(zero_load_times_s(scenario), unit_s)
+    n, latency = measure(share, TOKENS, DESIGN, trace)
+    assert latency[0] == pytest.approx(1.0, abs=0.1)
+    throughput = n / latency * nominal_time(share)
+    assert throughput[-1] == pytest.approx(1.0, abs=0.04)
+    alpha, beta, knee, smoothing = latency_parameters(scenario)[0]
+    model = LatencyModel(alpha / unit_s, beta / unit_s, knee, smoothing)
+    np.testing.assert_allclose(model.at(n).latency, latency, rtol=0.08)
+
+
+@pytest.mark.parametrize("stage", ["prefill", "decode"])
+def test_an_episode_of_a_trace_without_tokens_for_a_stage_runs(tmp_path: Path, stage: str) -> None:
+    changes = {"horizon_s": 10.0, "warmup_s": 5.0}
+    env = DLBEnv(trace=one_stage_trace(tmp_path, stage), changes=changes)
+    observation, _ = env.reset(seed=0)
+    truncated = False
+    while not truncated:
+        assert np.isfinite(observation).all()
+        observation, reward, _, truncated, info = env.step(np.ones((6, 6), np.float32))
+        assert math.isfinite(reward)
+    metrics = info["metrics"]
+    assert metrics["answered"] > 100
+    assert metrics["latency_mean_s"] > 0.9 * metrics["zero_load_time_s"]
+
+
+def test_tokens_too_rare_to_be_drawn_are_refused_by_name() -> None:
+    rare = TokenDistribution(loc_tokens=0, shape=1.0, mean_tokens=0.01)
+    with pytest.raises(ScenarioError, match=r"tokens: none of .* raise mean_tokens or shape"):
+        measure(0.5, Tokens(prompt=rare, output=rare), DESIGN, None)
+
+
+Fit = Callable[[], tuple[float, ...]]
+
+
+@pytest.fixture
+def fit_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fit:
+    """A fit in a process that has made none yet; its folder for fits is empty at first."""
+    monkeypatch.setattr(calibration, "_folder_of_kernels", lambda: tmp_path / "kernels")
+
+    def fit() -> tuple[float, ...]:
+        calibration._fitted.cache_clear()
+        return calibration._fitted(SHARES[8], TOKENS, DESIGN, None)
+
+    return fit
+
+
+def none_made(*_: object) -> tuple[float, ...]:
+    raise AssertionError("a fit was made")
+
+
+def test_a_fit_is_kept_and_read_back_bit_for_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fit_anew: Fit
+) -> None:
+    made = calibration._fit(SHARES[8], TOKENS, DESIGN, None)
+    assert fit_anew() == made
+    kept = list((tmp_path / "kernels").iterdir())
+    assert [path.suffix for path in kept] == [".json"]
+    monkeypatch.setattr(calibration, "_fit", none_made)
+    assert fit_anew() == made
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"\xff", b"{}", b"[1.0, 1.0, 1.0]", b"[1.0, 1.0, 1.0, NaN]", b"[1.0, 1.0, 1.0, -1.0]",
+     b"[1.0, 1.0, 1.0, Infinity]", b"[1, 1, 1, true]", b"[" * 100_000],
+)  # fmt: skip
+def test_what_is_no_fit_is_made_anew_and_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fit_anew: Fit, text: bytes
+) -> None:
+    monkeypatch.setattr(calibration, "_fit", lambda *_: (1.5, 0.1, 7.0, 0.3))
+    fit_anew()
+    (path,) = (tmp_path / "kernels").iterdir()
+    path.write_bytes(text)
+    assert fit_anew() == (1.5, 0.1, 7.0, 0.3)
+    monkeypatch.setattr(calibration, "_fit", none_made)
+    assert fit_anew() == (1.5, 0.1, 7.0, 0.3)
+
+
+def test_a_folder_that_cannot_be_written_costs_only_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fit_anew: Fit
+) -> None:
+    monkeypatch.setattr(calibration, "_fit", lambda *_: (1.5, 0.1, 7.0, 0.3))
+    (tmp_path / "kernels").write_text("a file where the folder should be")
+    assert fit_anew() == (1.5, 0.1, 7.0, 0.3)
+
+
+def test_fits_of_other_tokens_servers_or_traces_have_other_names(tmp_path: Path) -> None:
+    trace = describe_trace(one_stage_trace(tmp_path, "decode"))
+    elsewhere = trace.model_copy(update={"path": "moved.csv"})
+    others = [
+        (0.5, TOKENS, DESIGN, None),
+        (0.25, TOKENS, DESIGN, None),
+        (0.5, Tokens(prompt=TOKENS.output), DESIGN, None),
+        (0.5, TOKENS, ServerDesign(queue_limit=33), None),
+        (0.5, TOKENS, DESIGN, trace),
+        (0.5, TOKENS, DESIGN, trace.model_copy(update={"sha256": "0" * 64})),
+    ]
+    assert len({calibration._fit_hash(*each) for each in others}) == len(others)
+    same = [calibration._fit_hash(0.5, TOKENS, DESIGN, each) for each in (trace, elsewhere)]
+    assert same[0] == same[1]

@@ -10,11 +10,13 @@ import pytest
 from numpy.typing import NDArray
 
 from dlb_gym import evaluation
-from dlb_gym.evaluation import Run, batches, rollout, run_all, seeded
+from dlb_gym.evaluation import rollout, run_all
 from dlb_gym.measurements import bin_edges_s
 from dlb_gym.policy import Decision, Policy, proportional
+from dlb_gym.runs import Run, batches, require_playable, seeded
 from dlb_gym.scenario import Scenario
 from dlb_gym.scenario_source import override
+from dlb_gym.trace import describe_trace
 from tests.scenarios_by_hand import two_cells
 
 RANDOM = "baselines.static:WeightedRandom"
@@ -240,6 +242,63 @@ def test_a_policy_that_cannot_be_made_is_named(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         Run(policy, keywords, short()).make_policy()
+
+
+class Picky(Uniform):
+    """Takes three cells only."""
+
+    name = "picky"
+
+    def reset(self, spec: Any, num_replications: int, seed: int) -> None:
+        if spec.num_cells != 3:
+            raise ValueError(f"picky takes 3 cells, not {spec.num_cells}")
+
+
+MNLB = "baselines.mnlb:MNLB"
+
+
+@pytest.mark.parametrize(
+    ("runs", "message"),
+    [
+        ([Run(UNIFORM, scenario=short()) for _ in range(2)], "'uniform'"),
+        (
+            [Run(MNLB, {"period_s": p}, short()) for p in (5.0, 10.0)],
+            r"named 'mnlb'.*5\.0.*10\.0.*labels that differ",
+        ),
+        ([Run(f"{__name__}:Picky", scenario=short())], "picky takes 3 cells, not 2"),
+        ([Run("no_such_module:X", scenario=short())], "cannot be imported"),
+        (
+            [Run(UNIFORM, family="appendix_b", changes={"horizn_s": 1.0})],
+            "nearest valid key: 'horizon_s'",
+        ),
+    ],
+)
+def test_what_cannot_be_played_or_told_apart_leaves_no_folder(
+    tmp_path: Path, runs: list[Run], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        run_all(runs, tmp_path / "new")
+    assert not list(tmp_path.iterdir())
+
+
+def test_labels_tell_policies_with_other_arguments_apart() -> None:
+    require_playable(
+        [Run(MNLB, {"period_s": p}, short(), label=f"mnlb-{p:g}-s") for p in (5.0, 10.0)]
+    )
+    require_playable(seeded(Run(MNLB, scenario=short()), 3))
+    require_playable([Run(MNLB, scenario=short(settle_s=settle_s)) for settle_s in (0.0, 1.0)])
+
+
+def test_a_record_says_how_long_a_lap_of_its_trace_lasts(tmp_path: Path) -> None:
+    """4 requests of 500 and 200 tokens offered at 0.5 * 112/s."""
+    trace = tmp_path / "trace.csv"
+    rows = [f"{k},500,200" for k in range(4)]
+    trace.write_text("\n".join(["arrival_time,prompt_len,output_len", *rows]) + "\n")
+    traced = short(**{"demand.trace": describe_trace(trace).model_dump()})
+    (with_trace,) = rollout([Run(UNIFORM, scenario=traced)])
+    (without,) = rollout([Run(UNIFORM, scenario=short())])
+    assert with_trace.record["trace_lap_s"] == pytest.approx(4 / 56.0)
+    assert without.record["trace_lap_s"] is None
 
 
 def test_runs_that_cannot_share_a_batch_are_refused() -> None:

@@ -30,6 +30,9 @@ from dlb_gym.network import (
     rtt_matrix_s,
     rtt_s,
 )
+from dlb_gym.rates import one_way_s
+from dlb_gym.scenario_source import override
+from tests.scenarios_by_hand import two_cells
 
 PROJECT = Path(__file__).resolve().parents[1]
 MEASURED = PROJECT.parent / "shared" / "data" / "network"
@@ -242,7 +245,7 @@ def test_an_endless_line_is_refused_before_it_is_held(tmp_path: Path) -> None:
 # --- rescaling
 
 
-def test_rescaling_gives_the_mean_between_regions_and_keeps_ratios() -> None:
+def test_rescaling_gives_the_mean_under_the_mask_and_keeps_ratios() -> None:
     times_s = np.array([[0.0003, 0.010, 0.030], [0.010, 0.0003, 0.050]])
     between = np.array([[False, True, True], [True, False, True]])
     scaled = rescaled_to_mean(times_s, 0.050, between)  # their mean is 0.025: a factor of 2
@@ -257,7 +260,19 @@ def test_a_mean_that_is_no_positive_number_is_refused(mean_rtt_s: float) -> None
         rescaled_to_mean(np.ones((2, 2)), mean_rtt_s, np.ones((2, 2), dtype=np.bool_))
 
 
-def test_rescaling_without_a_pair_of_different_regions_is_refused() -> None:
+def test_a_scenarios_mean_leaves_out_cells_of_the_roots_own_name_not_of_its_region() -> None:
+    """Round trips in ms: east to east 2, to west 6 (one region); west to east 14, to west 3."""
+    scenario = two_cells(
+        network={"rtt_s": [[0.002, 0.006], [0.014, 0.003]], "mean_rtt_s": 0.1},
+        cells=[{"name": n, "region": "us-east4", "servers": 4} for n in ("east", "west")],
+    )  # (6 + 14) / 2 = 10 ms become 100 ms: all times ten, one-way half of it
+    np.testing.assert_allclose(one_way_s(scenario), [[0.01, 0.03], [0.07, 0.015]], rtol=1e-15)
+    apart = {"cells.0.name": "a", "cells.1.name": "b"}  # mean of all four: 6.25 ms, times 16
+    expected = [[0.016, 0.048], [0.112, 0.024]]
+    np.testing.assert_allclose(one_way_s(override(scenario, apart)), expected, rtol=1e-15)
+
+
+def test_rescaling_without_a_pair_of_different_names_is_refused() -> None:
     with pytest.raises(NetworkError, match="there is none"):
         rescaled_to_mean(np.ones((1, 1)), 0.02, np.zeros((1, 1), dtype=np.bool_))
     with pytest.raises(NetworkError, match="there is none"):

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from dlb_gym.evaluation import Result, Run, rollout, seeded
+from dlb_gym.evaluation import Result, rollout
 from dlb_gym.report import render, write_report
-from dlb_gym.report_table import table, text_table
+from dlb_gym.report_table import DEPLOYABLE, table, text_table
+from dlb_gym.runs import Run, seeded
 from dlb_gym.scenario_source import override
 from tests.scenarios_by_hand import two_cells
 
@@ -73,32 +74,105 @@ def test_the_report_states_scenario_version_seeds_and_disturbances() -> None:
         assert expected in text
 
 
+def record(policy: str, seed: int, mean_s: float | None, **changes: Any) -> dict[str, Any]:
+    """A record as `rollout` gives it, of a policy without errors."""
+    return dict(results("plain")[0].record) | {
+        "label": f"{policy} @ 100 ms",
+        "policy": policy,
+        "seed": seed,
+        "latency_mean_s": mean_s,
+        "latency_with_errors_s": mean_s,
+        "errors": 0,
+    } | changes  # fmt: skip
+
+
 def test_the_table_shows_the_records_means_best_first() -> None:
     records = [result.record for result in results()]
     content = table(records)
-    assert content.header[:5] == ("policy", "information", "runs", "mean s", "vs random %")
-    means = [float(row[3]) for row in content.rows]
+    assert content.header[:6] == (
+        "policy", "information", "runs", "mean s", "with errors s", "with errors vs random %"
+    )  # fmt: skip
+    (group,) = content.groups
+    assert group.title == DEPLOYABLE
+    means = [float(row[4]) for row in content.rows]
     assert means == sorted(means)
     random = next(row for row in content.rows if row[0].startswith("random"))
     expected = sum(record["latency_mean_s"] for record in records[:3]) / 3
     assert float(random[3]) == pytest.approx(expected, abs=1e-4)
-    assert random[4:6] == ("+0.00", "+0.00 to +0.00")
+    assert random[5:9] == ("+0.00", "+0.00 to +0.00") * 2
+
+
+def test_refusing_requests_improves_no_rank() -> None:
+    """Refusing half lowers the mean of the answered and still comes last."""
+    refusing = {"latency_with_errors_s": 3.0, "errors": 50}
+    records = [record("random", k, 2.0) for k in range(3)]
+    records += [record("refusing", k, 1.0, **refusing) for k in range(3)]
+    rows = table(records).rows
+    assert [row[0] for row in rows] == ["random @ 100 ms", "refusing @ 100 ms"]
+    assert rows[1][3:9] == (
+        "1.0000", "3.0000", "+50.00", "+50.00 to +50.00", "-50.00", "-50.00 to -50.00"
+    )  # fmt: skip
+
+
+def test_a_penalty_below_the_mean_answer_is_pointed_out() -> None:
+    dear = record("random", 0, 2.0, errors=1, error_cost_s=2.5)
+    cheap = record("other", 0, 2.0, errors=1, error_cost_s=1.5)
+    (note,) = [note for note in table([dear, cheap]).notes if "raise error_penalty" in note]
+    assert "other @ 100 ms" in note
+    assert "random @ 100 ms" not in note
+
+
+def test_central_policies_are_ranked_apart_and_static_ones_with_local_ones() -> None:
+    policies = [("mnlb", "central", 1.0), ("random", "local", 3.0), ("capacity", "static", 2.0)]
+    records = [record(name, 0, mean_s, information=kind) for name, kind, mean_s in policies]
+    deployable, central = table(records).groups
+    assert [row[0] for row in deployable.rows] == ["capacity @ 100 ms", "random @ 100 ms"]
+    assert [row[0] for row in central.rows] == ["mnlb @ 100 ms"]
+    text = text_table(records)
+    assert text.index("[deployable]") < text.index("random @") < text.index("[ranked apart]")
+    assert text.index("[ranked apart]") < text.index("mnlb @ 100 ms")
+
+
+@pytest.mark.parametrize(("lap_s", "warned"), [(23.0, True), (24.0, False), (None, False)])
+def test_replays_that_share_requests_make_the_interval_too_narrow(
+    lap_s: float | None, warned: bool
+) -> None:
+    spans = {"warmup_s": 1.0, "settle_s": 2.0, "horizon_s": 5.0, "trace_lap_s": lap_s}
+    records = [record("random", k, 1.0, **spans) for k in range(3)]  # 3 x 8 s
+    assert any("too narrow" in note for note in table(records).notes) == warned
+    assert ("too narrow" in text_table(records).replace("\n", " ")) == warned
+
+
+def test_the_report_says_how_long_policies_settled_and_where_intervals_are_too_narrow() -> None:
+    made = [
+        Result(dict(result.record) | {"settle_s": 2.0, "trace_lap_s": 5.0}, result.histogram, None)
+        for result in results("plain")
+    ]
+    text = render(made)
+    assert "<dt>settling</dt><dd>2 s under the policy, not measured</dd>" in text
+    assert "is too narrow" in text
 
 
 def test_a_policy_that_answered_nothing_says_so() -> None:
     records = [dict(result.record) for result in results()]
-    for record in records[3:5]:
-        record |= {"answered": 0, "latency_mean_s": None}
+    for changed in records[3:5]:
+        changed |= {"answered": 0, "latency_mean_s": None}
     content = table(records)
     row = next(row for row in content.rows if row[0].startswith("disc-gradient"))
-    assert row[3:6] == ("none", "none", "none")
+    assert (row[3], *row[7:9]) == ("none", "none", "none")
     assert any("2 of 3 runs answered no request" in note for note in content.notes)
 
 
-def test_the_text_table_has_a_line_for_every_policy() -> None:
-    text = text_table([result.record for result in results("plain")])
-    assert "scenario plain" in text
-    assert sum(f"{name} @ 100 ms" in text for name in ("random", "disc-gradient", NASTY)) == 3
+def test_the_text_table_has_a_line_for_every_policy_and_fits_a_terminal() -> None:
+    records = [result.record for result in results("plain")]
+    text = text_table(records)
+    assert "scenario plain: 3 seeds; 1 s warm-up, 0 s settling, 3 s measured" in text
+    for name in ("random", "disc-gradient"):
+        assert sum(f"{name} @ 100 ms" in line for line in text.splitlines()) >= 1
+    assert NASTY in text
+    longest = record("a-name-longer-than-every-column-of-the-table-can-be-made-to-hold", 0, 123.4)
+    for table_text in (text, text_table([longest])):
+        assert max(len(line) for line in table_text.splitlines()) <= 110
 
 
 def test_nothing_to_report_is_an_error() -> None:

@@ -48,6 +48,13 @@ def refusal(document: dict[str, Any]) -> str:
         ("settle_s", 0.25, "settle_s = 0.25 is no whole number of control intervals"),
         ("warmup_s", -1.0, "scenario key 'warmup_s': Input should be greater than or equal to 0"),
         ("probe_interval_s", 61.0, "probe_interval_s = 61.0 exceeds horizon_s = 60.0"),
+        (
+            "control_interval_s",
+            1e-9,
+            "control_interval_s = 1e-09 makes 8e+10 control intervals in an episode of 80 s",
+        ),
+        ("probe_interval_s", 1e-8, "probe_interval_s = 1e-08 makes 8e+09 reports of a cell in an"),
+        ("horizon_s", 1e308, "control_interval_s = 0.1 makes inf control intervals"),
         ("dispatch", "smoth", "scenario key 'dispatch': Input should be 'sample' or 'smooth'"),
         ("name", "", "scenario key 'name': String should have at least 1 character"),
         ("disturbances", [{"kind": "flood"}], "scenario key 'disturbances.0': Input tag 'flood'"),
@@ -99,6 +106,12 @@ def test_a_bad_value_is_refused_by_name(key: str, value: object, message: str) -
         ("network.rtt_s", [[0.1, -0.1], [0.1, 0.1]], "'network.rtt_s.0.1': Input should be"),
         ("network.rtt_s", [[0.1, math.nan], [0.1, 0.1]], "'network.rtt_s.0.1': Input should be"),
         ("network.mean_rtt_s", 0.0, "'network.mean_rtt_s': Input should be greater than 0"),
+        (
+            "cells.0.servers",
+            100_000,
+            "server.queue_limit: 2 cells x 100,000 servers (the largest cell's) x 32 places a "
+            "server = 6,400,000 places in a replication; at most 5,000,000 are kept in memory",
+        ),
         ("server.slots_per_engine", 0, "'server.slots_per_engine': Input should be greater"),
     ],
 )
@@ -106,6 +119,38 @@ def test_a_bad_nested_value_is_refused_by_name(key: str, value: object, message:
     with pytest.raises(ScenarioError) as caught:
         override(two_cells(), {key: value})
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "remedy"),
+    [
+        ("cells.0.server", "nearest valid key: 'servers'; 'server' belongs to the scenario itself"),
+        ("demand.horizon_s", "'horizon_s' belongs to the scenario itself"),
+        ("cells.0.queue_limit", "'queue_limit' belongs to 'server'"),
+        ("demand.xyz", "valid keys here: profile, trace, utilisation"),
+        ("bse", "nearest valid key: 'base'"),
+    ],
+)
+def test_an_unknown_key_is_told_the_keys_of_its_own_table(key: str, remedy: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        override(two_cells(), {key: 1})
+    assert str(caught.value) == f"scenario key {key!r} is unknown; {remedy}"
+
+
+def test_an_unknown_key_of_a_disturbance_is_told_those_of_its_kind() -> None:
+    message = refusal(changed(disturbances=[{"kind": "burst", "strt": 0.1}]))
+    assert message.endswith("'disturbances.0.burst.strt' is unknown; nearest valid key: 'start'")
+    message = refusal(changed(disturbances=[{"kind": "outage", "root": "east"}]))
+    assert message.endswith("is unknown; 'root' belongs to 'disturbances' of kind 'burst'")
+
+
+def test_sizes_at_their_bounds_are_accepted() -> None:
+    weeks = {"warmup_s": 0.0, "horizon_s": 604_800.0, "probe_interval_s": 1e-3}
+    assert override(two_cells(), weeks).horizon_s == 604_800.0
+    cells = {"cells.0.servers": 78_125, "server.queue_limit": 32}  # 2 x 78,125 x 32 = 5,000,000
+    assert override(two_cells(), cells).cells[0].servers == 78_125
+    with pytest.raises(ScenarioError, match=r"slots_per_engine: .* lower slots or engines"):
+        override(two_cells(), {"cells.0.servers": 78_125, "server.slots_per_engine": 17})
 
 
 def test_every_fault_of_a_document_is_listed() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dlb_gym.episodes import episode_source
 from dlb_gym.network import NetworkError, rtt_s
 from dlb_gym.rates import demand_shares, nominal_rates_rps, offered_rate_rps, zero_load_time_s
 from dlb_gym.scenario import Burst, Outage
@@ -18,6 +19,8 @@ from dlb_gym.scenario_source import (
     override,
     scenario_names,
 )
+from dlb_gym.trace import describe_trace
+from dlb_gym.trace_file import TraceError
 from tests.scenarios_by_hand import DATA, needs, two_cells
 
 GCP = DATA / "network" / "gcp_rtt_2019_ms.csv"
@@ -229,3 +232,108 @@ def test_shipped_scenarios_lie_in_the_measured_matrix(name: str) -> None:
     measured_s = scenario.network.rtt_s[0][4]
     modelled_s = rtt_s("us-central1", "asia-northeast1")
     assert math.isclose(measured_s, modelled_s, rel_tol=0.3)
+
+
+MOONCAKE_TEXT = "timestamp,input_length,output_length\n0,100,10\n2000,300,20\n"
+OTHER_TEXT = "when,in,out\n0,1,2\n60,3,4\n"
+
+
+def test_a_path_in_a_file_starts_at_the_files_folder_and_the_rest_is_filled_in(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "data").mkdir()
+    trace = tmp_path / "data" / "requests.csv"
+    trace.write_text(MOONCAKE_TEXT)
+    path = tmp_path / "mine.toml"
+    path.write_text('base = "global_six"\n[demand.trace]\npath = "data/requests.csv"\n')
+    assert load_scenario(path).demand.trace == describe_trace(trace)
+    path.write_text(f'base = "global_six"\n[demand.trace]\npath = "{trace}"\n')
+    assert load_scenario(path).demand.trace == describe_trace(trace)
+
+
+def test_a_path_in_a_dictionary_starts_at_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "requests.csv").write_text(MOONCAKE_TEXT)
+    monkeypatch.chdir(tmp_path)
+    given = {"trace": {"path": "requests.csv"}}
+    for scenario in (
+        load_scenario({"base": "global_six", "demand": given}),
+        override(two_cells(), {"demand": given}),
+        override(two_cells(), {"demand.trace": given["trace"]}),
+    ):
+        assert scenario.demand.trace == describe_trace("requests.csv")
+        assert load_scenario(scenario.model_dump(mode="json")) == scenario
+
+
+def test_columns_that_are_named_need_no_digest_and_keep_their_unit(tmp_path: Path) -> None:
+    path = tmp_path / "requests.csv"
+    path.write_text(OTHER_TEXT)
+    named = {"time_column": "when", "prompt_column": "in", "output_column": "out"}
+    given = {"path": str(path), **named, "time_unit_s": 0.5}
+    trace = override(two_cells(), {"demand.trace": given}).demand.trace
+    assert trace == describe_trace(path, **named, time_unit_s=0.5)
+    path.write_text(MOONCAKE_TEXT)  # all three named: the unit is 1 s, with a digest or without
+    named = {"time_column": "timestamp", "prompt_column": "input_length"}
+    described = describe_trace(path)
+    for given in ({}, {"sha256": described.sha256}):
+        given |= {"path": str(path), **named, "output_column": "output_length"}
+        trace = override(two_cells(), {"demand.trace": given}).demand.trace
+        assert trace == described.model_copy(update={"time_unit_s": 1.0})
+
+
+def test_another_path_is_another_trace(tmp_path: Path) -> None:
+    first, second = tmp_path / "first.csv", tmp_path / "second.csv"
+    first.write_text(MOONCAKE_TEXT)
+    second.write_text(OTHER_TEXT.replace("when,in,out", "arrived_at,num_prefill_tokens,out"))
+    scenario = override(two_cells(), {"demand.trace": {"path": str(first)}})
+    with pytest.raises(TraceError, match="these are not known"):
+        override(scenario, {"demand.trace": {"path": str(second)}})
+    second.write_text(MOONCAKE_TEXT + "3000,1,1\n")
+    changed = override(scenario, {"demand": {"trace": {"path": str(second)}}})
+    assert changed.demand.trace == describe_trace(second)
+
+
+@pytest.mark.parametrize(
+    ("trace", "message"),
+    [
+        ({"path": "none.csv"}, "'none.csv' does not exist"),
+        ({"path": 3}, "'demand.trace.path': Input should be a valid string"),
+        ({"path": "none.csv", "time_colum": "t"}, "'demand.trace.time_colum' is unknown; nearest"),
+        ({}, "'demand.trace.path' is missing"),
+        ("none.csv", "'demand.trace': Input should be"),
+    ],
+)
+def test_a_trace_that_cannot_be_filled_in_is_refused_by_name(trace: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_scenario({"base": "global_six", "demand": {"trace": trace}})
+
+
+def test_a_familys_trace_is_described_once(tmp_path: Path) -> None:
+    path = tmp_path / "requests.csv"
+    path.write_text(MOONCAKE_TEXT)
+    source = episode_source(family="appendix_b", changes={"demand.trace": {"path": str(path)}})
+    described = describe_trace(path)
+    path.write_text(OTHER_TEXT)
+    assert source.scenario(0, 3, 1).demand.trace == described
+
+
+def test_a_list_has_at_most_one_scenario_for_every_row() -> None:
+    names = ["global_six", "hot"]
+    source = episode_source(names, num_envs=3)
+    assert [source.scenario(row, 0, 0).name for row in range(3)] == [*names, "global_six"]
+    assert episode_source(names).scenario(1, 0, 0).name == "hot"
+    with pytest.raises(ScenarioError, match="lists 2 scenarios for num_envs = 1"):
+        episode_source(names, num_envs=1)
+    with pytest.raises(ScenarioError, match="lists 2 scenarios for num_envs = 1"):
+        episode_source(names, None, None, None, None, 1)
+
+
+def test_the_reports_under_way_are_bounded() -> None:
+    """A round trip of 0.2 s keeps 0.1 s / 1e-6 s = 100,000 reports under way."""
+    measured = {"network.rtt_s": [[0.2, 0.2], [0.2, 0.2]], "probe_interval_s": 1.001e-6}
+    assert episode_source(override(two_cells(), measured)).max_cells == 2
+    with pytest.raises(
+        ScenarioError, match=r"9.9e-07 keeps 1.01e\+05 reports .* to 1e-06 s or more"
+    ):
+        episode_source(override(two_cells(), measured | {"probe_interval_s": 9.9e-7}))

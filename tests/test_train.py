@@ -8,11 +8,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import train
-from tests.scenarios_by_hand import DATA, needs
+from agents.training import Training
+from agents.training import train as train_agent
+from dlb_gym.scenario_source import load_scenario, override
+from tests.scenarios_by_hand import DATA, needs, two_cells
 
 ROOT = Path(__file__).resolve().parents[1]
 TRACE = DATA / "traces" / "azure_llm_2023_conv.csv"
@@ -57,9 +61,9 @@ def test_training_compares_the_agent_and_writes_everything(
     assert train.main([*SHORT, *arguments, "--seed", "1"]) == 2
     assert "holds a training with other options" in capsys.readouterr().err
 
-    family = ("--family", "appendix_b", *SHORT)
-    assert train.main(["evaluate", *family, "--policies", "runs/tiny"]) == 2
-    assert "trained on 6 roots and 6 cells" in capsys.readouterr().err
+    family = ("--family", "appendix_b", *SHORT, "--settle", "0", "--seeds", "1")
+    assert train.main(["evaluate", *family, "--policies", "runs/tiny"]) == 0
+    assert "tiny @ 100 ms" in capsys.readouterr().out
 
 
 def test_a_killed_training_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -127,7 +131,7 @@ def test_help_is_quick_to_load_and_names_the_options(tmp_path: Path) -> None:
         (("--set", "horizon_s=[1"), "is not TOML"),
         (("--scenario", "brust"), "nearest valid key: 'burst'"),
         (("--family", "appendix_c"), "nearest valid key: 'appendix_b'"),
-        (("--family", "appendix_b", "--scenario", "burst"), "leave out --scenario"),
+        (("--family", "appendix_b", "--scenario", "burst"), "or the family"),
         (("--control-interval", "0"), "control_interval_s"),
         (("--trace", "none.csv"), "does not exist"),
         (("--rtt", "none.csv"), "none.csv"),
@@ -137,21 +141,166 @@ def test_help_is_quick_to_load_and_names_the_options(tmp_path: Path) -> None:
         (("--policies", "runs/none"), "holds no trained policy"),
         (("--policies", "no_module:X"), "cannot be imported"),
         (("--name", "../out"), "must consist of letters"),
+        (("--policies", "random", "random"), "named 'random'"),
+        (("--policies", "mnlb", "baselines.mnlb:MNLB"), "named 'mnlb'"),
+        (("--scenario", "hot", "--set", 'disturbances=[{kind="burst"}]'), "disturbances.0"),
+        (("--settle", "-1"), "--settle -1.0"),
+        (("--settle", "inf"), "--settle inf"),
     ],
 )
+@pytest.mark.parametrize("command", [("evaluate",), ()])
 def test_bad_input_is_one_message_and_status_2(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...],
     arguments: tuple[str, ...],
     message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert train.main(["evaluate", *arguments]) == 2
+    assert train.main([*command, *arguments]) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: ")
     assert message in said
-    assert not list(tmp_path.rglob("*.html"))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (("0,5,5", "2,5,5", "1,5,5"), "comes before"),
+        (("0,5,5", "1,nan,5"), "must be a whole number"),
+        (("0,5,5", "1,5,-1"), "must be a whole number"),
+        ((), "no requests"),
+    ],
+)
+@pytest.mark.parametrize("command", [("evaluate",), (), ("evaluate", "--family", "appendix_b")])
+def test_a_bad_trace_is_one_message_and_leaves_nothing(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...],
+    rows: tuple[str, ...],
+    message: str,
+) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("\n".join(["arrival_time,prompt_len,output_len", *rows]) + "\n")
+    monkeypatch.chdir(tmp_path)
+    assert train.main([*command, "--trace", "trace.csv"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: trace ")
+    assert message in said
+    assert list(tmp_path.iterdir()) == [trace]
+
+
+@pytest.mark.parametrize("command", [("evaluate",), ()])
+def test_an_agent_of_other_sizes_is_refused_before_anything_is_written(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...],
+) -> None:
+    scenario = two_cells(warmup_s=1.0, horizon_s=1.0).model_dump(mode="json")
+    agent = tmp_path / "agent"
+    train_agent(
+        Training({"scenario": scenario}, "mlp", 8, num_envs=4, copies=1, rollout_steps=2), agent
+    )
+    monkeypatch.chdir(tmp_path)
+    assert train.main([*command, "--policies", "./agent"]) == 2
+    assert "trained on 2 roots and 2 cells" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [agent]
+
+
+def test_an_agent_that_would_share_its_name_is_refused_before_it_is_trained(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = two_cells(warmup_s=1.0, horizon_s=1.0).model_dump(mode="json")
+    agent = tmp_path / "ppo-new"
+    train_agent(
+        Training({"scenario": scenario}, "arc", 8, num_envs=4, copies=1, rollout_steps=2), agent
+    )
+    monkeypatch.chdir(tmp_path)
+    assert train.main(["--name", "new", "--policies", "./ppo-new"]) == 2
+    assert "named 'ppo-new'" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [agent]
+
+
+def records_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settle_s"),
+    [
+        ((), 20.0),
+        (("--settle", "0"), 0.0),
+        (("--settle", "0.25"), 0.3),  # whole control intervals
+        (("--settle", "0.25", "--set", "settle_s=0.5"), 0.5),
+        (("--settle", "0.25", "--family", "appendix_b"), 0.3),
+    ],
+)
+def test_policies_settle_before_measuring_begins(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    settle_s: float,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ("--policies", "random", "--seeds", "1", "--name", "settled")
+    assert train.main(["evaluate", *SHORT, *options, *arguments]) == 0
+    folder = tmp_path / "runs" / "settled"
+    (record,) = records_of(folder)
+    assert record["settle_s"] == settle_s
+    assert f"<dd>{settle_s:g} s under the policy" in (folder / "report.html").read_text()
+    if not {"--family", "--set"} & set(arguments):
+        expected = override(
+            load_scenario("global_six"), {"warmup_s": 1.0, "horizon_s": 2.0, "settle_s": settle_s}
+        )
+        assert record["scenario_digest"] == expected.digest()
+
+
+def test_a_scenario_file_of_any_name_has_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "my file (2).toml"
+    path.write_text('base = "global_six"\nname = "mine"\nwarmup_s = 1.0\nhorizon_s = 2.0\n')
+    options = ("--settle", "0", "--policies", "random", "--seeds", "1")
+    assert train.main(["evaluate", "--scenario", str(path), *options]) == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name == "evaluate-my-file-2"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "goes on from the last checkpoint, or from the start"),
+        (["evaluate"], "keeps the results that are finished"),
+    ],
+)
+def test_a_stopped_command_says_what_calling_it_again_does(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    said: str,
+) -> None:
+    def stop(options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train, "train", stop)
+    monkeypatch.setattr(train, "evaluate", stop)
+    assert train.main(arguments) == 130
+    assert said in capsys.readouterr().err
+
+
+def test_the_help_warns_of_folders_that_are_not_ones_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        train.main(["evaluate", "--help"])
+    said = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "unpickled" in said
+    assert "--settle" in said
 
 
 def test_an_unknown_option_is_refused() -> None:

@@ -14,8 +14,10 @@ from agents.loading import TrainedPolicy
 from agents.networks import ArcNetwork
 from agents.shared_requests import SharedRequests
 from agents.training import Training, train
+from dlb_gym.actions import to_routing
 from dlb_gym.episodes import FixedScenarios
 from dlb_gym.observation import FIELD_NAMES, Observation
+from dlb_gym.policy import TaskSpec
 from dlb_gym.sb3 import DLBVecEnv
 from dlb_gym.scenario_source import override
 from dlb_gym.task import Task
@@ -122,10 +124,57 @@ def test_the_mlp_trains_and_acts_with_its_statistics(tmp_path: Path) -> None:
     np.testing.assert_allclose(routing.sum(axis=-1), 1.0)
 
 
-def test_other_sizes_are_refused_with_both_named(run: Path) -> None:
+def test_an_mlp_on_other_sizes_is_refused_with_both_named(tmp_path: Path) -> None:
+    train(tiny(network="mlp", steps=32), tmp_path)
     spec = Task(FixedScenarios([SCENARIO]), 1, max_cells=5).spec
     with pytest.raises(CheckpointError, match=r"2 roots and 2 cells.*5 roots and 5 cells"):
-        TrainedPolicy(str(run)).reset(spec, 1, 0)
+        TrainedPolicy(str(tmp_path), name="mlp").reset(spec, 1, 0)
+
+
+def test_the_shared_network_decides_as_sb3_does_where_it_was_trained(run: Path) -> None:
+    policy = TrainedPolicy(str(run))
+    task = Task(FixedScenarios([SCENARIO]), 3)
+    seen = task.reset(seeds=[0, 1, 2])
+    policy.reset(task.spec, 3, 0)
+    last = latest_checkpoint(run)
+    assert last is not None
+    action, _ = read_model(last).predict(seen, deterministic=True)
+    arcs = np.ones((3, 2, 2), dtype=np.bool_)
+    routing = policy.act(seen).routing
+    assert routing is not None
+    np.testing.assert_allclose(routing, to_routing(action, "logits", arcs), rtol=1e-6)
+
+
+def test_the_shared_network_decides_the_same_on_ten_padded_cells(run: Path) -> None:
+    policy = TrainedPolicy(str(run))
+    routings = []
+    for max_cells in (2, 10):
+        task = Task(FixedScenarios([SCENARIO]), 2, max_cells=max_cells)
+        seen = task.reset(seeds=[0, 1])
+        policy.reset(task.spec, 2, 0)
+        routing = policy.act(seen).routing
+        assert routing is not None
+        routings.append(routing)
+        task.step(policy.act(seen))  # refuses what is no routing matrix
+    small, padded = routings
+    assert padded.shape == (2, 10, 10)
+    np.testing.assert_allclose(padded[:, :2, :2], small, rtol=1e-5)
+    assert padded.sum() == pytest.approx(small.sum())
+
+
+def test_the_shared_network_relabels_its_answer_on_other_sizes(run: Path) -> None:
+    policy = TrainedPolicy(str(run))
+    rng = np.random.default_rng(0)
+    cube = rng.uniform(0.0, 1.0, (1, 3, 5, len(FIELD_NAMES))).astype(np.float32)
+    cube[..., FIELD_NAMES.index("admissible")] = 1.0
+    policy.reset(TaskSpec(3, 5, Observation(3, 5)), 1, 0)
+    order = [4, 0, 2, 1, 3]
+    routing = policy.act(cube.reshape(1, -1)).routing
+    relabelled = policy.act(cube[:, :, order].reshape(1, -1)).routing
+    assert routing is not None
+    assert relabelled is not None
+    np.testing.assert_allclose(relabelled, routing[:, :, order], rtol=1e-4)
+    assert np.ptp(routing) > 0.0
 
 
 @pytest.mark.parametrize("file", ["model.zip", "normalisation.pkl", "state.json"])
@@ -216,6 +265,26 @@ def test_copies_meet_the_same_requests_and_equal_actions_give_no_reward() -> Non
     _, reward, _, _ = alone.step(action)
     np.testing.assert_allclose(rewards, 0.0, atol=1e-6)
     assert env.mean_reward == pytest.approx(float(reward.mean()))
+
+
+def test_methods_are_called_on_the_copy_that_holds_the_row() -> None:
+    batches: list[DLBVecEnv] = []
+
+    def make() -> DLBVecEnv:
+        batches.append(DLBVecEnv(2, seed=len(batches), scenario=SCENARIO))
+        return batches[-1]
+
+    env = SharedRequests(make, copies=3)
+    for k, batch in enumerate(batches):
+        batch.tell = lambda word, k=k: f"{word} {k}"  # type: ignore[attr-defined]
+        batch.number = k  # type: ignore[attr-defined]
+    every = ["copy 0", "copy 0", "copy 1", "copy 1", "copy 2", "copy 2"]
+    assert env.env_method("tell", "copy") == every
+    assert env.env_method("tell", "copy", indices=[4, 1]) == ["copy 2", "copy 0"]
+    assert env.env_method("tell", word="row", indices=-1) == ["row 2"]
+    assert env.get_attr("number", indices=[5, 2]) == [2, 1]
+    with pytest.raises(IndexError):
+        env.env_method("tell", "copy", indices=6)
 
 
 def test_rewards_of_copies_are_those_beyond_their_mean() -> None:
