@@ -1,7 +1,8 @@
 """Engine speed beside a usual SimPy model of the same system and workload; one core, CPU time.
 
-Both sides get requests drawn beforehand and hold the split by capacity, renewed every control
-interval. The engine runs a batch of 16 `global_six` replications; SimPy runs the first of them.
+Both sides get the same minute of requests, drawn beforehand, and hold the split by capacity,
+renewed every control interval. The engine runs a batch of 16 `global_six` replications, SimPy the
+first of them.
 """
 
 from __future__ import annotations
@@ -26,9 +27,8 @@ from dlb_gym.simulator import Simulator
 from dlb_gym.workload import CHUNK_S, Workload
 
 BATCH = 16
-ENGINE_HORIZON_S = 120.0
-SIMPY_HORIZON_S = 60.0
-REPEATS = 5
+HORIZON_S = 60.0
+ROUNDS = 5
 INTERVALS_S = (0.1, 0.02, 1.0)
 
 
@@ -66,53 +66,66 @@ def _simulator(interval_s: float, horizon_s: float) -> Simulator:
     return simulator
 
 
-def engine_rates(interval_s: float) -> tuple[float, float]:
-    """Requests per CPU second of the engine: drawn beforehand, and with drawing."""
-    best = [0.0, 0.0]
-    for drawn_before in (True, False):
-        for _ in range(REPEATS):
-            simulator = _simulator(interval_s, ENGINE_HORIZON_S)
-            steps = round(ENGINE_HORIZON_S / interval_s)
-            if drawn_before:
-                simulator.draw_until(ENGINE_HORIZON_S)
-            simulator.advance(np.full(BATCH, 1))
-            start_s = time.process_time()
-            for step in range(2, steps + 1):
-                simulator.advance(np.full(BATCH, step))
-            spent_s = time.process_time() - start_s
-            rate = float(simulator.books().arrived.sum()) / spent_s
-            best[not drawn_before] = max(best[not drawn_before], rate)
-    return best[0], best[1]
+def engine_rate(interval_s: float, drawn_before: bool) -> float:
+    """Requests per CPU second of one run of the engine."""
+    simulator = _simulator(interval_s, HORIZON_S)
+    if drawn_before:
+        simulator.draw_until(HORIZON_S)
+    start_s = time.process_time()
+    for step in range(1, round(HORIZON_S / interval_s) + 1):
+        simulator.advance(np.full(BATCH, step))
+    spent_s = time.process_time() - start_s
+    return float(simulator.books().arrived.sum()) / spent_s
 
 
-def simpy_rate(interval_s: float) -> float:
-    """Requests per CPU second of the SimPy model."""
-    scenario = load_scenario("global_six")
-    workload = Workload(scenario, seed=0, episode=0)
-    chunks = [workload.chunk(c) for c in range(round(SIMPY_HORIZON_S / CHUNK_S))]
-    columns = [np.concatenate([chunk[i] for chunk in chunks]) for i in range(len(scenario.roots))]
-    root = np.repeat(np.arange(len(columns)), [len(requests) for requests in columns])
-    table = np.concatenate(columns)
-    requests = simpy_model.Requests(root, table[:, 0], *table[:, 1:].T)
-    system = simpy_model.System(
-        tau_s=one_way_s(scenario),
-        prefill_s_per_token=np.array([cell.prefill_s_per_token for cell in scenario.cells]),
-        decode_s_per_token=np.array([cell.decode_s_per_token for cell in scenario.cells]),
-        live_servers=tuple(((0.0, cell.servers),) for cell in scenario.cells),
-        decode_slots=scenario.server.decode_slots,
-        queue_limit=scenario.server.queue_limit,
-        router_delay_s=scenario.router_delay_s,
-        probe_interval_s=scenario.probe_interval_s,
-        control_interval_s=interval_s,
-    )
-    rates_rps = nominal_rates_rps(scenario)
-    routing = np.tile(rates_rps / rates_rps.sum(), (len(columns), 1))
-    best = 0.0
-    for _ in range(2):
+class SimPy:
+    """The SimPy model on the first of the engine's replications."""
+
+    def __init__(self, interval_s: float) -> None:
+        scenario = load_scenario("global_six")
+        workload = Workload(scenario, seed=0, episode=0)
+        chunks = [workload.chunk(c) for c in range(round(HORIZON_S / CHUNK_S))]
+        roots = range(len(scenario.roots))
+        columns = [np.concatenate([chunk[i] for chunk in chunks]) for i in roots]
+        root = np.repeat(np.array(roots), [len(requests) for requests in columns])
+        self._table = np.concatenate(columns)
+        self._requests = simpy_model.Requests(root, self._table[:, 0], *self._table[:, 1:].T)
+        self._system = simpy_model.System(
+            tau_s=one_way_s(scenario),
+            prefill_s_per_token=np.array([cell.prefill_s_per_token for cell in scenario.cells]),
+            decode_s_per_token=np.array([cell.decode_s_per_token for cell in scenario.cells]),
+            live_servers=tuple(((0.0, cell.servers),) for cell in scenario.cells),
+            decode_slots=scenario.server.decode_slots,
+            queue_limit=scenario.server.queue_limit,
+            router_delay_s=scenario.router_delay_s,
+            probe_interval_s=scenario.probe_interval_s,
+            control_interval_s=interval_s,
+        )
+        rates_rps = nominal_rates_rps(scenario)
+        self._routing = np.tile(rates_rps / rates_rps.sum(), (len(columns), 1))
+
+    def rate(self) -> float:
+        """Requests per CPU second of one run."""
         start_s = time.process_time()
-        simpy_model.run(system, requests, routing, SIMPY_HORIZON_S)
-        best = max(best, len(table) / (time.process_time() - start_s))
-    return best
+        simpy_model.run(self._system, self._requests, self._routing, HORIZON_S)
+        return len(self._table) / (time.process_time() - start_s)
+
+
+def compare(interval_s: float) -> str:
+    """A line: the best of several runs that take turns, since a machine's speed drifts."""
+    usual = SimPy(interval_s)
+    engine_rate(interval_s, True)  # compiles
+    rounds = [
+        (engine_rate(interval_s, True), usual.rate(), engine_rate(interval_s, False))
+        for _ in range(ROUNDS)
+    ]
+    drawn, simpy, drawing = (max(column) for column in zip(*rounds, strict=True))
+    ratios = sorted(fast / slow for fast, slow, _ in rounds)
+    return (
+        f"  control interval {interval_s:4.2f} s: {drawn:9,.0f} drawn beforehand, "
+        f"{drawing:9,.0f} with drawing; SimPy {simpy:6,.0f}; best / best {drawn / simpy:4.0f} x, "
+        f"by round {ratios[0]:.0f} to {ratios[-1]:.0f} x, median {ratios[len(ratios) // 2]:.0f} x"
+    )
 
 
 def environment_overhead(num_envs: int, steps: int = 400) -> dict[str, float]:
@@ -174,10 +187,11 @@ def memory_growth_mib(hours: float) -> tuple[float, float]:
         simulator.admissible,
     )
     simulator.set_routing(split, np.full(1, layout.SAMPLE))
+    per_hour = scenario.intervals(3600.0)
     peaks = []
     for hour in range(1, round(hours) + 1):
         for minute in range(60):
-            simulator.advance(np.full(1, (hour - 1) * 36_000 + (minute + 1) * 600))
+            simulator.advance(np.full(1, (hour - 1) * per_hour + (minute + 1) * per_hour // 60))
         peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0)
     return peaks[0], peaks[-1] - peaks[0]
 
@@ -186,12 +200,7 @@ def main() -> None:
     """Prints the table."""
     print("engine: requests per CPU second, one core, batch 16, global_six")
     for interval_s in INTERVALS_S:
-        drawn, drawing = engine_rates(interval_s)
-        usual = simpy_rate(interval_s)
-        print(
-            f"  control interval {interval_s:4.2f} s: {drawn:9,.0f} drawn beforehand, "
-            f"{drawing:9,.0f} with drawing; SimPy {usual:6,.0f}; ratio {drawn / usual:5.0f} x"
-        )
+        print(compare(interval_s))
     print("environment: microseconds per step at 0.1 s control intervals (CPU)")
     for num_envs in (1, 8, 64):
         spent = environment_overhead(num_envs)

@@ -13,8 +13,8 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from dlb_gym import engine
 from dlb_gym.policy import Encoding
-from dlb_gym.reductions import ordered_sum
 
 ENCODINGS: tuple[Encoding, ...] = ("weights", "logits")
 LOGIT_SCALE = 8.0
@@ -41,25 +41,19 @@ def to_routing(
     Raises:
         ValueError: The shape is wrong, or a value is NaN or infinite.
     """
-    values = np.asarray(action, dtype=np.float64)
+    values = np.ascontiguousarray(action, dtype=np.float64)
     if values.shape != admissible.shape:
         raise ValueError(
             f"action has shape {values.shape}; it must be {admissible.shape}: one number for every "
             "(replication, root, cell)"
         )
-    finite = np.isfinite(values)
-    if not finite.all():
-        r, i, j = (int(index) for index in np.argwhere(~finite)[0])
+    routing = np.empty_like(values)
+    scale = LOGIT_SCALE if encoding == "logits" else 0.0
+    bad = engine.route(values, _LOW[encoding], scale, admissible, routing)
+    if bad >= 0:
+        r, i, j = (int(index) for index in np.unravel_index(bad, values.shape))
         raise ValueError(
             f"action of replication {r}, root {i}, cell {j} is {values[r, i, j]}; "
             "every entry must be a finite number"
         )
-    values = np.clip(values, _LOW[encoding], 1.0)
-    if encoding == "logits":  # bounded by 8 either way: no overflow to guard against
-        weights = np.exp(LOGIT_SCALE * values) * admissible
-    else:
-        weights = values * admissible
-        empty = ~(weights > 0.0).any(axis=-1, keepdims=True)
-        weights = np.where(empty, admissible, weights)
-    total = ordered_sum(weights, keepdims=True)
-    return np.asarray(weights / np.where(total > 0.0, total, 1.0))
+    return routing

@@ -126,7 +126,8 @@ def _folder_of_kernels() -> Path | None:
 def _fit_hash(share: float, tokens: Tokens, design: ServerDesign, trace: Trace | None) -> str:
     """Of all that a fit follows from, apart from the engine; a trace counts by its content."""
     content = None if trace is None else trace.model_dump(exclude={"path"})
-    key = [_sources_hash(), share, tokens.model_dump(), design.model_dump(), content]
+    how = [SERVERS, LOADS, WINDOW, WINDOWS, SEED]  # a test may set them
+    key = [_sources_hash(), how, share, tokens.model_dump(), design.model_dump(), content]
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
 
 

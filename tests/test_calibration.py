@@ -314,3 +314,12 @@ def test_fits_of_other_tokens_servers_or_traces_have_other_names(tmp_path: Path)
     assert len({calibration._fit_hash(*each) for each in others}) == len(others)
     same = [calibration._fit_hash(0.5, TOKENS, DESIGN, each) for each in (trace, elsewhere)]
     assert same[0] == same[1]
+
+
+@pytest.mark.parametrize("name", ["SERVERS", "WINDOW", "WINDOWS", "SEED"])
+def test_a_fit_made_in_another_way_has_another_name(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    usual = calibration._fit_hash(0.5, TOKENS, DESIGN, None)
+    monkeypatch.setattr(calibration, name, getattr(calibration, name) + 1)
+    assert calibration._fit_hash(0.5, TOKENS, DESIGN, None) != usual

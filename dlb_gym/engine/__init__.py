@@ -74,6 +74,7 @@ try:
     from dlb_gym.engine.layout import Arrivals, Orders, Params, State
     from dlb_gym.engine.memory import Sizes, allocate, clear_row, hold_empty_reports
     from dlb_gym.engine.observe import encode
+    from dlb_gym.engine.route import route
 finally:
     _settings.CACHE_DIR = _previous
 
@@ -92,4 +93,5 @@ __all__ = [
     "clear_row",
     "encode",
     "hold_empty_reports",
+    "route",
 ]

@@ -167,10 +167,12 @@ def _place(
     first_token_s = max(now_s, server_free[s, 0]) + prompt * service[c, PREFILL_S_PER_TOKEN]
     server_free[s, 0] = first_token_s
     earliest = 1
+    free_s = server_free[s, 1]
     for k in range(2, 1 + slots):
-        if server_free[s, k] < server_free[s, earliest]:
-            earliest = k
-    done_s = max(first_token_s, server_free[s, earliest]) + output * service[c, DECODE_S_PER_TOKEN]
+        sooner = server_free[s, k] < free_s
+        earliest = k if sooner else earliest
+        free_s = server_free[s, k] if sooner else free_s
+    done_s = max(first_token_s, free_s) + output * service[c, DECODE_S_PER_TOKEN]
     server_free[s, earliest] = done_s
     request[slot, FIRST_TOKEN_S] = first_token_s
     request[slot, DONE_S] = done_s
