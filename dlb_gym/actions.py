@@ -41,7 +41,8 @@ def to_routing(
     Raises:
         ValueError: The shape is wrong, or a value is NaN or infinite.
     """
-    values = np.ascontiguousarray(action, dtype=np.float64)
+    # A fresh array, so that the kernel sees one kind of it, whatever the caller's flags are.
+    values = np.array(action, dtype=np.float64, order="C")
     if values.shape != admissible.shape:
         raise ValueError(
             f"action has shape {values.shape}; it must be {admissible.shape}: one number for every "

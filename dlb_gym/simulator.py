@@ -120,7 +120,8 @@ class Simulator:
         changes = 1 + max(len(schedule) for schedule in schedules)
         servers = max(live for schedule in schedules for _, live in schedule)
         queued = servers * scenario.server.queue_limit
-        probes = math.ceil(longest_tau_s / scenario.probe_interval_s) + 3
+        reports = math.ceil(longest_tau_s / scenario.probe_interval_s) + 3
+        probes = 1 << (reports - 1).bit_length()
         slots = scenario.server.decode_slots
         self._params = memory.at_least(self._params, 2, changes, "change_s", "change_live")
         state = memory.at_least(self._state, 2, servers, "server", "server_free")
@@ -274,7 +275,7 @@ class Simulator:
         return Truth(
             rif=state.cell[..., layout.RIF],
             live_servers=state.cell[..., layout.LIVE],
-            received=state.arc[..., layout.RECEIVED],
+            received=state.received.swapaxes(1, 2),
             in_system_s=state.row_time[:, layout.IN_SYSTEM_S],
             rejected=state.row[:, layout.REJECTED],
         )
@@ -283,10 +284,10 @@ class Simulator:
         """Where every request is."""
         row, arc = self._state.row, self._state.arc
         rif = self._state.cell[..., layout.RIF].sum(axis=1)
-        sent, received, gone = (
-            arc[..., column].sum(axis=(1, 2))
-            for column in (layout.SENT, layout.RECEIVED, layout.ANSWERED_ARC)
+        sent, gone = (
+            arc[..., column].sum(axis=(1, 2)) for column in (layout.SENT, layout.ANSWERED_ARC)
         )
+        received = self._state.received.sum(axis=(1, 2))
         return Books(
             arrived=row[:, layout.ARRIVED],
             answered=row[:, layout.ANSWERED],

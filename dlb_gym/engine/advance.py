@@ -12,7 +12,7 @@ import math
 
 from dlb_gym.engine.borrow import borrowed
 from dlb_gym.engine.cells import run_cell
-from dlb_gym.engine.compile import entry, part
+from dlb_gym.engine.compile import entry, part, stage
 from dlb_gym.engine.dispatch import dispatch
 from dlb_gym.engine.layout import (
     ANSWER_HEAD,
@@ -194,7 +194,7 @@ def _take_in_probe(
         m += 1
     while m * probe_interval_s + tau > now_s:
         m -= 1
-    k = m % len(probe_error_rate)
+    k = m & (len(probe_error_rate) - 1)
     held[i, j, HELD_RIF] = probe[k, PROBE_RIF]
     held[i, j, HELD_SERVERS] = probe[k, PROBE_SERVERS]
     held[i, j, HELD_RECEIVED] = probe[k, PROBE_RECEIVED + i]
@@ -202,7 +202,7 @@ def _take_in_probe(
     held_time[i, j, HELD_ERROR_RATE] = probe_error_rate[k]
 
 
-@part
+@stage
 def _lacking(r: int, end_s: float, params: Params, state: State, arrivals: Arrivals) -> int:
     """The buffer that the next interval could overflow, or READY if all suffice."""
     due = 0
@@ -222,7 +222,7 @@ def _lacking(r: int, end_s: float, params: Params, state: State, arrivals: Arriv
     return READY
 
 
-@part
+@stage
 def _send(
     r: int, end_s: float, params: Params, state: State, arrivals: Arrivals, orders: Orders
 ) -> None:
@@ -264,7 +264,7 @@ def _send(
         state.arrival_load[r, i] = rate_rps + clock[LOAD_DECAY] * (load - rate_rps)
 
 
-@part
+@stage
 def _run_cells(r: int, end_s: float, params: Params, state: State) -> None:
     for j in range(params.shape[r, NUM_CELLS]):
         run_cell(
@@ -279,6 +279,7 @@ def _run_cells(r: int, end_s: float, params: Params, state: State) -> None:
             params.change_live[r, j],
             state.row[r],
             state.arc[r],
+            state.received[r, j],
             state.cell[r],
             state.cell_time[r],
             state.server[r, j],
@@ -293,7 +294,7 @@ def _run_cells(r: int, end_s: float, params: Params, state: State) -> None:
         )
 
 
-@part
+@stage
 def _take_in(r: int, end_s: float, params: Params, state: State) -> None:
     for i in range(params.shape[r, NUM_ROOTS]):
         for j in range(params.shape[r, NUM_CELLS]):

@@ -37,7 +37,6 @@ from dlb_gym.engine.layout import (
     PROBE_RIF,
     PROBE_SERVERS,
     PROMPT_TOKENS,
-    RECEIVED,
     REJECTED,
     RIF,
     SERVER,
@@ -142,6 +141,7 @@ def _place(
     service: FloatArray,
     row: IntArray,
     arc: IntArray,
+    received: IntArray,
     cell: IntArray,
     cell_time: FloatArray,
     server: IntArray,
@@ -151,7 +151,7 @@ def _place(
     request: FloatArray,
 ) -> None:
     """Gives a request that reached the leaf to a server, or fails it if that server is full."""
-    arc[int(request[slot, KEY]) >> KEY_SHIFT, c, RECEIVED] += 1
+    received[int(request[slot, KEY]) >> KEY_SHIFT] += 1
     s = _choose_server(now_s, request[slot, U_LEAF], cell[c, LIVE], server, request)
     if server[s, UNFINISHED] >= queue_limit:
         row[REJECTED] += 1
@@ -194,19 +194,19 @@ def _place(
 def _emit(
     c: int,
     num_roots: int,
-    arc: IntArray,
+    received: IntArray,
     cell: IntArray,
     cell_time: FloatArray,
     probe: IntArray,
     probe_error_rate: FloatArray,
 ) -> None:
-    """Writes the cell's report into the ring of its latest ones."""
-    k = cell[c, NEXT_PROBE] % len(probe_error_rate)
+    """Writes the cell's report into the ring of its latest ones (a power of two: no division)."""
+    k = cell[c, NEXT_PROBE] & (len(probe_error_rate) - 1)
     probe[k, PROBE_RIF] = cell[c, RIF]
     probe[k, PROBE_SERVERS] = cell[c, LIVE]
     probe_error_rate[k] = cell_time[c, ERROR_RATE]
     for i in range(num_roots):
-        probe[k, PROBE_RECEIVED + i] = arc[i, c, RECEIVED]
+        probe[k, PROBE_RECEIVED + i] = received[i]
     cell[c, NEXT_PROBE] += 1
 
 
@@ -223,6 +223,7 @@ def run_cell(
     change_live: IntArray,
     row: IntArray,
     arc: IntArray,
+    received: IntArray,
     cell: IntArray,
     cell_time: FloatArray,
     server: IntArray,
@@ -235,7 +236,7 @@ def run_cell(
     probe_error_rate: FloatArray,
     request: FloatArray,
 ) -> None:
-    """Runs cell c to `end_s`; arrays are one row's, those from `server` to `probe` the cell's."""
+    """Runs cell c to `end_s`; arrays are one row's, `received` and from `server` on the cell's."""
     while True:
         arrival_s = wire_time[0] if cell[c, WIRE_SIZE] > 0 else math.inf
         probe_s = cell[c, NEXT_PROBE] * probe_interval_s
@@ -256,6 +257,7 @@ def run_cell(
                 service,
                 row,
                 arc,
+                received,
                 cell,
                 cell_time,
                 server,
@@ -266,7 +268,7 @@ def run_cell(
             )
         elif probe_s <= end_s:
             _complete(probe_s, c, arc, cell, cell_time, server, done_time, done_id, request)
-            _emit(c, num_roots, arc, cell, cell_time, probe, probe_error_rate)
+            _emit(c, num_roots, received, cell, cell_time, probe, probe_error_rate)
         else:
             break
     _complete(end_s, c, arc, cell, cell_time, server, done_time, done_id, request)

@@ -2,7 +2,8 @@
 
 Integer columns live in int64 arrays and times in float64 arrays; a column is a module constant, so
 the kernels read `arc[i, j, SENT]`. Shapes: n replications, R roots, C cells, S servers a cell,
-P requests in the system, W messages on the wire to a cell, D = S * queue limit, K probe slots.
+P requests in the system, W messages on the wire to a cell, D = S * queue limit, K probe slots (a
+power of two).
 """
 
 from __future__ import annotations
@@ -40,9 +41,10 @@ ROW_COLUMNS = 9
 # State.row_time: (n, 3)
 IN_SYSTEM_S, LATENCY_SUM_S, FIRST_TOKEN_SUM_S = range(3)
 ROW_TIME_COLUMNS = 3
-# State.arc: (n, R, C, 6); a request id or -1 in the answer columns
-SENT, RECEIVED, ANSWERED_ARC, INTERVAL_SENT, ANSWER_HEAD, ANSWER_TAIL = range(6)
-ARC_COLUMNS = 6
+# State.received: (n, C, R) requests of each root that reached the cell's leaf.
+# State.arc: (n, R, C, 5); a request id or -1 in the answer columns
+SENT, ANSWERED_ARC, INTERVAL_SENT, ANSWER_HEAD, ANSWER_TAIL = range(5)
+ARC_COLUMNS = 5
 # State.cell: (n, C, 7)
 RIF, LIVE, NEXT_CHANGE, WIRE_SIZE, DONE_SIZE, NEXT_PROBE, CELL_REJECTED = range(7)
 CELL_COLUMNS = 7
@@ -133,6 +135,7 @@ class State(NamedTuple):
     row_time: FloatArray
     arrival_load: FloatArray
     arc: IntArray
+    received: IntArray
     credit: FloatArray
     cell: IntArray
     cell_time: FloatArray

@@ -59,6 +59,7 @@ def allocate(sizes: Sizes) -> tuple[Params, State, Arrivals, Orders]:
         row_time=floats(layout.ROW_TIME_COLUMNS),
         arrival_load=floats(roots),
         arc=ints(roots, cells, layout.ARC_COLUMNS),
+        received=ints(cells, roots),
         credit=floats(roots, cells),
         cell=ints(cells, layout.CELL_COLUMNS),
         cell_time=floats(cells, layout.CELL_TIME_COLUMNS),

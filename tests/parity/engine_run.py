@@ -50,7 +50,7 @@ def build(
         slots=max(system.decode_slots for system, _ in cases),
         queue=max(system.queue_limit for system, _ in cases),
         changes=changes + 1,
-        probes=probes,
+        probes=1 << (probes - 1).bit_length(),
         pool=offered,
         wire=offered,
         log=offered,
