@@ -244,18 +244,19 @@ class DLBVectorEnv(VectorEnv[Array, Array, Array]):
             ValueError: An action has a wrong shape or holds NaN or infinity.
             RuntimeError: An episode is over and the mode is "Disabled", or none has begun.
         """
-        if not self._started or (self._mode == AutoresetMode.DISABLED and self._ended.any()):
+        some_wait = bool(self._ended.any())
+        if not self._started or (self._mode == AutoresetMode.DISABLED and some_wait):
             raise RuntimeError(
                 f"rows {np.flatnonzero(self._ended).tolist()} have no running episode; call reset, "
                 "with options={'reset_mask': ...} to start only those"
             )
-        waiting = self._ended.copy()
+        waiting, moved = self._ended, ~self._ended
         values = np.asarray(actions)
-        if waiting.any() and values.shape == self._task.admissible.shape:
+        if some_wait and values.shape == self._task.admissible.shape:
             values = np.where(waiting[:, None, None], 0.0, values)
         routing = to_routing(values, self._encoding, self._task.admissible)
-        step = self._task.step_routing(routing, None if not waiting.any() else ~waiting)
-        truncated = step.truncated & ~waiting
+        step = self._task.step_routing(routing, moved if some_wait else None)
+        truncated = step.truncated & moved
         observation = step.observation
         self._ended = truncated.copy()
         if self._mode == AutoresetMode.SAME_STEP and truncated.any():
@@ -272,8 +273,8 @@ class DLBVectorEnv(VectorEnv[Array, Array, Array]):
             observation, infos = self._restart(truncated, infos)
             self._ended[:] = False
         else:
-            infos = self._step_info(step, ~waiting)
-            if waiting.any():
+            infos = self._step_info(step, moved)
+            if some_wait:
                 observation, infos = self._restart(waiting, infos)
         terminated = np.zeros(self.num_envs, dtype=np.bool_)
         return observation, step.reward, terminated, truncated, infos

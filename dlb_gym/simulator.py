@@ -79,6 +79,7 @@ class Simulator:
         self._fleet_servers = np.ones(n)
         self._zero_load_time_s = np.ones(n)
         self._interval_s = np.ones(n)
+        self._view: View | None = None
 
     @property
     def step(self) -> IntArray:
@@ -88,7 +89,7 @@ class Simulator:
     @property
     def time_s(self) -> FloatArray:
         """(n,) clock."""
-        return self._state.step * self._params.clock[:, layout.INTERVAL_S]
+        return self._state.step * self._interval_s
 
     def reset_row(self, r: int, scenario: Scenario, seed: int, episode: int) -> None:
         """Starts an episode in row r: an empty system at clock 0.
@@ -106,6 +107,7 @@ class Simulator:
             )
         workload = Workload(scenario, seed, episode)
         tau_s = one_way_s(scenario)
+        self._view = None
         self._make_room(scenario, workload, float(np.nanmax(tau_s)))
         self._write_params(r, scenario, workload, tau_s)
         self._write_facts(r, scenario)
@@ -197,7 +199,7 @@ class Simulator:
 
     def advance(self, target_step: IntArray) -> None:
         """Moves every row to its target step, (n,), under the decision in force."""
-        self.draw_until(target_step * self._params.clock[:, layout.INTERVAL_S])
+        self.draw_until(target_step * self._interval_s)
         while True:
             status, _ = engine.advance(
                 self._params, self._state, self._arrivals, self._orders, target_step
@@ -208,8 +210,11 @@ class Simulator:
 
     def draw_until(self, end_s: float | FloatArray) -> None:
         """Draws every row's requests up to the instants `end_s`; `advance` does it by itself."""
-        for r in np.flatnonzero(self._drawn_s <= end_s):
-            self._draw(int(r), float(np.broadcast_to(end_s, self._drawn_s.shape)[r]))
+        lacking = self._drawn_s <= end_s
+        if lacking.any():
+            until_s = np.broadcast_to(end_s, lacking.shape)
+            for r in np.flatnonzero(lacking):
+                self._draw(int(r), float(until_s[r]))
 
     def _draw(self, r: int, until_s: float) -> None:
         """Draws row r's requests past `until_s`, unless its last arrival is before."""
@@ -236,6 +241,7 @@ class Simulator:
         self._arrivals.stop[r, i] = needed
 
     def _enlarge(self, status: int) -> None:
+        self._view = None
         if status == engine.FULL_POOL:
             self._state = memory.enlarge_pool(self._state, 2 * self._state.request.shape[1])
         elif status == engine.FULL_WIRE:
@@ -247,12 +253,18 @@ class Simulator:
 
     def view(self) -> View:
         """What roots know now. Its arrays change with the next interval."""
+        if self._view is None:
+            self._view = self._new_view()
+        emitted_s = self._state.held_time[..., layout.HELD_EMITTED_S]
+        return self._view._replace(probe_age_s=self.time_s[:, None, None] - emitted_s)
+
+    def _new_view(self) -> View:
+        """Windows on the arrays of now; they hold until an array is replaced by a longer one."""
         state = self._state
-        time_s = self.time_s[:, None, None]
         return View(
             admissible=self.admissible,
             rtt_s=self._rtt_s,
-            probe_age_s=time_s - state.held_time[..., layout.HELD_EMITTED_S],
+            probe_age_s=state.held_time[..., layout.HELD_EMITTED_S],
             rif=state.held[..., layout.HELD_RIF],
             servers=state.held[..., layout.HELD_SERVERS],
             received=state.held[..., layout.HELD_RECEIVED],

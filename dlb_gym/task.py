@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -205,9 +206,7 @@ class Task:
         terms = self._reward(self._facts, self.simulator.truth())
         if rows is not None:
             terms = {name: np.where(rows, term, 0.0) for name, term in terms.items()}
-        reward = np.zeros(self.num_replications)
-        for term in terms.values():
-            reward = reward + term
+        reward = functools.reduce(np.add, terms.values())
         return Step(self.observe(), reward, self.simulator.step >= self._end_step, terms)
 
     def drain(self) -> None:
