@@ -264,16 +264,18 @@ class DLBVectorEnv(VectorEnv[Array, Array, Array]):
             for r in np.flatnonzero(truncated):
                 final_obs[r] = observation[r]
             infos = {
-                **self._step_info(step, ~truncated),
+                **self._step_info(step, ~truncated, _masked(step.reward_terms, ~truncated)),
                 "final_obs": final_obs,
                 "_final_obs": truncated.copy(),
-                "final_info": self._step_info(step, truncated),
+                "final_info": self._step_info(
+                    step, truncated, _masked(step.reward_terms, truncated)
+                ),
                 "_final_info": truncated.copy(),
             }
             observation, infos = self._restart(truncated, infos)
             self._ended[:] = False
         else:
-            infos = self._step_info(step, moved)
+            infos = self._step_info(step, moved, step.reward_terms)
             if some_wait:
                 observation, infos = self._restart(waiting, infos)
         terminated = np.zeros(self.num_envs, dtype=np.bool_)
@@ -287,15 +289,19 @@ class DLBVectorEnv(VectorEnv[Array, Array, Array]):
             infos = self._add_info(infos, _row_info(self._task, int(r)), int(r))
         return observation, infos
 
-    def _step_info(self, step: Step, rows: NDArray[np.bool_]) -> dict[str, Any]:
-        """Reward terms of some rows, and the metrics of those of them that end."""
-        terms: dict[str, Array] = {}
-        for name, term in step.reward_terms.items():
-            terms[name], terms[f"_{name}"] = np.where(rows, term, 0.0), rows.copy()
-        infos: dict[str, Any] = {"reward_terms": terms, "_reward_terms": rows.copy()}
+    def _step_info(
+        self, step: Step, rows: NDArray[np.bool_], terms: dict[str, Array]
+    ) -> dict[str, Any]:
+        """Reward terms of some rows (zero in the others), and the metrics of those that end."""
+        named = terms | {f"_{name}": rows for name in terms}
+        infos: dict[str, Any] = {"reward_terms": named, "_reward_terms": rows}
         for r in np.flatnonzero(step.truncated & rows):
             infos = self._add_info(infos, {"metrics": self._task.summary(int(r))}, int(r))
         return infos
+
+
+def _masked(terms: dict[str, Array], rows: NDArray[np.bool_]) -> dict[str, Array]:
+    return {name: np.where(rows, term, 0.0) for name, term in terms.items()}
 
 
 def _row_info(task: Task, r: int) -> dict[str, Any]:

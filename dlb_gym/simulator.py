@@ -10,6 +10,7 @@ Row r's clock starts at 0 with warm-up. Nothing here decides or rewards.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,6 +81,10 @@ class Simulator:
         self._zero_load_time_s = np.ones(n)
         self._interval_s = np.ones(n)
         self._view: View | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles make windows on their own arrays."""
+        return self.__dict__ | {"_view": None}
 
     @property
     def step(self) -> IntArray:
