@@ -35,7 +35,7 @@ class Discrete(Policy):
         return Decision(split_ties(cost(self.cost, fields), fields["admissible"] > 0.0))
 
 
-class DiscreteScore(Policy):
+class DiscreteScore(Discrete):
     """Discrete routing that counts what it sends between decisions (`score` dispatch).
 
     Each request goes to the cell with the least c_ij + (dc_ij / dN_j) x (this root's requests sent
@@ -50,11 +50,9 @@ class DiscreteScore(Policy):
         ValueError: There is no such cost.
     """
 
-    information: Information = "local"
-
     def __init__(self, cost: str) -> None:
-        self.cost = require_cost(cost)
-        self.name = f"disc-{self.cost}-score"
+        super().__init__(cost)
+        self.name += "-score"
 
     def act(self, observation: NDArray[np.float32]) -> Decision:
         """Costs and their slopes per own request; zero where no arc is."""

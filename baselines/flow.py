@@ -6,17 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baselines.costs import Fields, cost, cost_slope, latency_model, require_cost
+from baselines.static import CapacitySplit
 from dlb_gym.latency_model import step_size
-from dlb_gym.policy import (
-    Array,
-    Decision,
-    Information,
-    Mask,
-    Policy,
-    TaskSpec,
-    project_to_simplex,
-    proportional,
-)
+from dlb_gym.policy import Array, Decision, Information, Mask, project_to_simplex
 
 MAX_MOVE = 0.1
 STEADY_KNEES = 1.5
@@ -24,7 +16,7 @@ STEADY_KNEES = 1.5
 rate (rho_max = 0.9): equilibria of fleets with any headroom lie below."""
 
 
-class Flow(Policy):
+class Flow(CapacitySplit):
     """x_i <- Proj(x_i - h eta_i c_i), h the control interval (theory.md section 1, equation (2)).
 
     eta_i is the working rule of `dlb_gym.latency_model.step_size`, inversely proportional to the
@@ -54,24 +46,12 @@ class Flow(Policy):
         self.max_move, self.gain = max_move, gain
         self.name = f"flow-{self.cost}"
 
-    def reset(self, spec: TaskSpec, num_replications: int, seed: int) -> None:
-        """Start anew for a batch."""
-        super().reset(spec, num_replications, seed)
-        self._routing = np.zeros((num_replications, spec.num_roots, spec.num_cells))
-        self._unset = np.ones(num_replications, dtype=np.bool_)
-
-    def restart(self, rows: Mask) -> None:
-        """Return these rows to the capacity split of their next observation."""
-        self._unset = self._unset | rows
-
     def act(self, observation: NDArray[np.float32]) -> Decision:
         """Move every row one step down its costs."""
         fields = self.fields(observation)
         arcs = fields["admissible"] > 0.0
         if self._unset.any():
-            first = proportional(fields["capacity_load"].astype(np.float64), arcs)
-            self._routing = np.where(self._unset[:, None, None], first, self._routing)
-            self._unset = np.zeros_like(self._unset)
+            self._start(fields)
         target = project_to_simplex(self._routing - self._displacement(fields, arcs), arcs)
         move = target - self._routing
         largest = np.max(np.abs(move), axis=-1, keepdims=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from baselines.costs import Fields
 from dlb_gym.policy import Array, Decision, Information, Mask, Policy, TaskSpec, proportional
 
 
@@ -24,7 +25,10 @@ class WeightedRandom(Policy):
 
 
 class CapacitySplit(Policy):
-    """x_ij proportional to cell j's nominal rate when the episode's first probe left it."""
+    """x_ij proportional to cell j's nominal rate when the episode's first probe left it.
+
+    Policies that start there and move on build on it.
+    """
 
     name = "capacity"
     information: Information = "static"
@@ -42,11 +46,14 @@ class CapacitySplit(Policy):
     def act(self, observation: NDArray[np.float32]) -> Decision:
         """The split of the episode's first observation."""
         if self._unset.any():
-            fields = self.fields(observation)
-            first = proportional(_float64(fields["capacity_load"]), fields["admissible"] > 0.0)
-            self._routing = np.where(self._unset[:, None, None], first, self._routing)
-            self._unset = np.zeros_like(self._unset)
+            self._start(self.fields(observation))
         return Decision(self._routing)
+
+    def _start(self, fields: Fields) -> None:
+        """Put the rows whose episode starts at the split."""
+        first = proportional(_float64(fields["capacity_load"]), fields["admissible"] > 0.0)
+        self._routing = np.where(self._unset[:, None, None], first, self._routing)
+        self._unset = np.zeros_like(self._unset)
 
 
 def _float64(field: NDArray[np.float32]) -> Array:

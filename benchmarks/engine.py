@@ -216,7 +216,10 @@ def main() -> None:
         )
     with tempfile.TemporaryDirectory() as cache:
         cold_s = first_step_s(cache)
-        warm_s = min(first_step_s(cache) for _ in range(ROUNDS))
-    print(f"first step of a fresh process: {cold_s:.1f} s cold cache, {warm_s:.1f} s warm")
+        warm_s = sorted(first_step_s(cache) for _ in range(ROUNDS))
+    print(
+        f"first step of a fresh process: {cold_s:.1f} s cold cache, warm "
+        f"median {warm_s[ROUNDS // 2]:.1f} s ({warm_s[0]:.1f} to {warm_s[-1]:.1f} s)"
+    )
     first_mib, growth_mib = memory_growth_mib(10)
     print(f"memory: {first_mib:.0f} MiB after 1 simulated hour, {growth_mib:+.1f} MiB in 9 more")
