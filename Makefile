@@ -10,7 +10,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := setup
 .DELETE_ON_ERROR:
-.PHONY: setup train test check bench
+.PHONY: setup train test check bench experiments
 
 setup: $(READY)
 
@@ -22,7 +22,7 @@ $(READY): pyproject.toml constraints.txt
 	       "name one that is, as in: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) "$$(grep '^torch==' constraints.txt)"
-	$(PIP) --editable '.[train,dev]'
+	$(PIP) --editable '.[experiments,dev]'
 	@touch $@
 
 train: $(READY)
@@ -39,3 +39,6 @@ check: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks $(ARGS)
+
+experiments: $(READY)
+	$(BIN)/python -m experiments $(ARGS)

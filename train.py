@@ -14,7 +14,7 @@ import math
 import re
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,8 +22,9 @@ from typing import Annotated, Any
 import tyro
 
 from baselines import registry
-from dlb_gym.episodes import DEFAULT_SCENARIO, episode_source
+from dlb_gym.episodes import DEFAULT_SCENARIO, FixedScenarios, episode_source
 from dlb_gym.evaluation import Result, run_all, write_aside
+from dlb_gym.reward import make_reward
 from dlb_gym.runs import FIRST_HELD_OUT_SEED, Run, require_playable, seeded
 from dlb_gym.scenario import Scenario
 from dlb_gym.scenario_source import ScenarioError, override
@@ -45,7 +46,8 @@ class System:
     """Which system: the same options for training and evaluation."""
 
     scenario: str | None = None
-    """Name of a shipped scenario, or path of a TOML file. Default: global_six."""
+    """Name of a shipped scenario, or path of a TOML file. Default: global_six. Endpoints that it
+    lists are trained on together and compared one by one."""
     family: str | None = None
     """Scenario family instead: every episode another system. appendix_b."""
     control_interval: float | None = None
@@ -76,6 +78,8 @@ class Train:
     """Seed of weights, actions and episodes; below 500000."""
     network: str = "arc"
     """arc (shared by all arcs, starts at the split by capacity) or mlp (SB3's)."""
+    reward: str = "latency"
+    """What is learned: latency, ttft, tail(q), goodput(slo_s), or module:function."""
     policies: tuple[str, ...] = COMPARED
     """What the agent is compared with, as in `evaluate`."""
     seeds: int = 8
@@ -134,8 +138,9 @@ def train(options: Train) -> None:
         ValueError: The folder holds another training, or an option is not valid.
     """
     _require_counts(options.seeds, options.jobs)
-    system = system_of(options.system)
-    environment = _environment(system)
+    make_reward(options.reward, 1)  # raises, before anything is written
+    systems = systems_of(options.system)
+    environment = _environment(systems) | {"reward": options.reward}
     config = {"environment": environment, "seed": options.seed, "network": options.network}
     run = RUNS / _folder_name(options.name, _default_name(options.system, config))
     from agents.training import Training
@@ -148,12 +153,12 @@ def train(options: Train) -> None:
         seed=options.seed,
         checkpoint_steps=options.checkpoint_steps,
     )
-    measured = settled(system, options.settle)
+    measured = [settled(system, options.settle) for system in systems]
     label = f"ppo-{run.name}"
     # The split by capacity stands for the agent that is not there yet.
-    stand_in = Run("baselines.static:CapacitySplit", label=label, **measured)
-    others = [_run_of(policy, measured) for policy in options.policies]
-    require_playable(_seeded([stand_in, *others], options.seeds))
+    stand_ins = [Run("baselines.static:CapacitySplit", label=label, **each) for each in measured]
+    others = _runs_of(options.policies, measured)
+    require_playable(_seeded([*stand_ins, *others], options.seeds))
     free = {"steps", "checkpoint_steps"}  # a resumed training may change them
     _claim(run, {key: value for key, value in asdict(training).items() if key not in free})
     with _progress() as bar:
@@ -165,8 +170,8 @@ def train(options: Train) -> None:
         checkpoint = train_agent(training, run, on_rollout)
     from agents.checkpoints import read_state
 
-    agent = _run_of(str(checkpoint), measured, label)
-    results = _results(_seeded([agent, *others], options.seeds), run, options.jobs)
+    agents = _runs_of([str(checkpoint)], measured, label)
+    results = _results(_seeded([*agents, *others], options.seeds), run, options.jobs)
     _publish(results, run, read_state(checkpoint).curve)
 
 
@@ -179,18 +184,17 @@ def evaluate(options: Evaluate) -> None:
     _require_counts(options.seeds, options.jobs)
     if not options.policies:
         raise ValueError("--policies is empty; name at least one policy")
-    system = system_of(options.system)
-    default = f"evaluate-{_default_name(options.system, {'environment': _environment(system)})}"
+    systems = systems_of(options.system)
+    default = f"evaluate-{_default_name(options.system, {'environment': _environment(systems)})}"
     folder = RUNS / _folder_name(options.name, default)
-    measured = settled(system, options.settle, options.first_seed)
-    runs = [_run_of(policy, measured) for policy in options.policies]
-    every = _seeded(runs, options.seeds, options.first_seed)
+    measured = [settled(system, options.settle, options.first_seed) for system in systems]
+    every = _seeded(_runs_of(options.policies, measured), options.seeds, options.first_seed)
     require_playable(every)
     _publish(_results(every, folder, options.jobs), folder, ())
 
 
-def system_of(system: System) -> dict[str, Any]:
-    """The system as keywords of a `Run`: a whole scenario, or a family and its changes.
+def systems_of(system: System) -> list[dict[str, Any]]:
+    """The system as keywords of a `Run`: a whole scenario, one for every endpoint, or a family.
 
     Raises:
         ScenarioError: An option is not valid, or they contradict each other.
@@ -203,9 +207,9 @@ def system_of(system: System) -> dict[str, Any]:
     if system.trace is not None:
         changes["demand.trace"] = describe_trace(system.trace).model_dump(mode="json")
     source = episode_source(system.scenario, system.family, changes, rtt_csv=system.rtt)
-    if system.family is None:
-        return {"scenario": source.scenario(0, 0, 0)}
-    return {"family": system.family, "changes": changes}
+    if isinstance(source, FixedScenarios):
+        return [{"scenario": scenario} for scenario in source.scenarios]
+    return [{"family": system.family, "changes": changes}]
 
 
 def settled(
@@ -229,11 +233,12 @@ def settled(
     return {"scenario": override(scenario, changes)}
 
 
-def _environment(system: Mapping[str, Any]) -> dict[str, Any]:
-    """The system as keywords of the environment, JSON values."""
-    if "family" in system:
-        return dict(system)
-    return {"scenario": system["scenario"].model_dump(mode="json")}
+def _environment(systems: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The systems as keywords of the environment, JSON values; endpoints are rows in turn."""
+    if "family" in systems[0]:
+        return dict(systems[0])
+    documents = [system["scenario"].model_dump(mode="json") for system in systems]
+    return {"scenario": documents if len(documents) > 1 else documents[0]}
 
 
 def _require_counts(seeds: int, jobs: int) -> None:
@@ -272,6 +277,12 @@ def _run_of(policy: str, system: Mapping[str, Any], label: str | None = None) ->
     return Run(policy, keywords, label=label, files=files, **system)
 
 
+def _runs_of(
+    policies: Sequence[str], systems: Sequence[Mapping[str, Any]], label: str | None = None
+) -> list[Run]:
+    return [_run_of(policy, system, label) for policy in policies for system in systems]
+
+
 def _seeded(runs: list[Run], seeds: int, first: int = FIRST_HELD_OUT_SEED) -> list[Run]:
     return [each for run in runs for each in seeded(run, seeds, first)]
 
@@ -308,13 +319,23 @@ def _claim(run: Path, config: Mapping[str, Any]) -> None:
 
 def _default_name(system: System, config: Mapping[str, Any]) -> str:
     """The scenario's name, fit for a folder, and a digest where options make it another one."""
-    stem = system.family or Path(system.scenario or DEFAULT_SCENARIO).stem
+    stem = system.family or _stem(system.scenario or DEFAULT_SCENARIO)
     stem = re.sub(r"[^\w.-]+", "-", stem).strip(".-") or "scenario"
     plain = System(scenario=system.scenario, family=system.family)
-    if system == plain and not config.get("seed") and config.get("network", "arc") == "arc":
+    rest = (config.get("seed", 0), config.get("network", "arc"))
+    reward = config["environment"].get("reward", "latency")
+    if system == plain and (*rest, reward) == (0, "arc", "latency"):
         return stem
     text = json.dumps(config, sort_keys=True, allow_nan=False)
     return f"{stem}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
+
+
+def _stem(scenario: str) -> str:
+    """The name of a scenario, without the folder of its file and with that of its endpoint."""
+    path = Path(scenario)
+    if path.suffix == ".toml" or not path.parent.name:
+        return path.stem
+    return f"{path.parent.stem}-{path.name}"
 
 
 def _folder_name(name: str | None, default: str) -> str:

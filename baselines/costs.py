@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dlb_gym.latency_model import LatencyModel, OperatingPoint
 from dlb_gym.policy import Array
-from dlb_gym.scenario import nearest_key
+from dlb_gym.scenario_checks import nearest_key
 
 CostName = Literal["rif", "latency", "gradient"]
 Fields = Mapping[str, NDArray[np.float32]]

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from baselines.costs import cost, cost_slope, latency_model, require_cost
 from dlb_gym.policy import Decision, Information, Policy, split_ties
+from dlb_gym.reductions import ordered_sum
 
 
 class Discrete(Policy):
@@ -30,9 +31,41 @@ class Discrete(Policy):
         self.name = f"disc-{self.cost}"
 
     def act(self, observation: NDArray[np.float32]) -> Decision:
-        """One-hot rows."""
+        """One-hot rows, but for what aversion moves on."""
         fields = self.fields(observation)
-        return Decision(split_ties(cost(self.cost, fields), fields["admissible"] > 0.0))
+        costs, arcs = cost(self.cost, fields), fields["admissible"] > 0.0
+        if not fields["aversion"].any():
+            return Decision(split_ties(costs, arcs))
+        averted = spend_in_order(costs, fields["aversion"].astype(np.float64), arcs)
+        return Decision(averted, aversion_spent=True)
+
+
+def spend_in_order(
+    costs: NDArray[np.float64], aversion: NDArray[np.float64], arcs: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Discrete routing that goes through the cells by cost, accepting each with 1 - a_j.
+
+    With cells sorted by cost, x_1 = 1 - a_1, x_2 = a_1 (1 - a_2), and so on; g cells that tie are
+    tried together, each with 1 / g of what comes to them. What no cell accepted goes to the arcs
+    of least aversion.
+
+    Args:
+        costs: Shape (..., cells).
+        aversion: Probabilities of the same shape.
+        arcs: Boolean, of the same shape.
+    """
+    costs = np.where(arcs, costs, np.inf)
+    mine, other = costs[..., :, None], costs[..., None, :]
+    tied = (mine == other) & arcs[..., None, :]
+    size = np.maximum(tied.sum(axis=-1), 1)
+    passed_on = (tied * aversion[..., None, :]).sum(axis=-1) / size
+    # A group of g cells passes its mean aversion on once: each member brings the g-th root.
+    root = np.where(arcs, passed_on, 1.0) ** (1.0 / size)
+    reaching = np.where(other < mine, root[..., None, :], 1.0).prod(axis=-1)
+    shares = np.where(arcs, reaching * (1.0 - aversion) / size, 0.0)
+    left = 1.0 - ordered_sum(shares)[..., None]
+    mildest = split_ties(np.where(arcs, aversion, np.inf), arcs)
+    return np.asarray(shares + np.maximum(left, 0.0) * mildest)
 
 
 class DiscreteScore(Discrete):

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from dlb_gym.policy import Policy, TaskSpec, task_spec_of
-from dlb_gym.scenario import nearest_key
+from dlb_gym.scenario_checks import nearest_key
 
 
 class Entry(NamedTuple):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from benchmarks import engine
+from benchmarks import batching, engine
 
-BENCHMARKS = {"engine": engine.main}
+BENCHMARKS = {"batching": batching.main, "engine": engine.main}
 
 
 def main() -> None:

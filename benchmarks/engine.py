@@ -24,6 +24,7 @@ from dlb_gym.envs import DLBEnv, DLBVectorEnv
 from dlb_gym.policy import proportional
 from dlb_gym.rates import nominal_rates_rps, one_way_s
 from dlb_gym.scenario_source import load_scenario, override
+from dlb_gym.server_design import Disaggregated
 from dlb_gym.simulator import Simulator
 from dlb_gym.workload import CHUNK_S, Workload
 
@@ -84,6 +85,9 @@ class SimPy:
 
     def __init__(self, interval_s: float) -> None:
         scenario = load_scenario("global_six")
+        design = scenario.server
+        if not isinstance(design, Disaggregated):
+            raise TypeError(f"global_six has servers of kind {design.kind!r}; SimPy models others")
         workload = Workload(scenario, seed=0, episode=0)
         chunks = [workload.chunk(c) for c in range(round(HORIZON_S / CHUNK_S))]
         roots = range(len(scenario.roots))
@@ -96,8 +100,8 @@ class SimPy:
             prefill_s_per_token=np.array([cell.prefill_s_per_token for cell in scenario.cells]),
             decode_s_per_token=np.array([cell.decode_s_per_token for cell in scenario.cells]),
             live_servers=tuple(((0.0, cell.servers),) for cell in scenario.cells),
-            decode_slots=scenario.server.decode_slots,
-            queue_limit=scenario.server.queue_limit,
+            decode_slots=design.decode_slots,
+            queue_limit=design.queue_limit,
             router_delay_s=scenario.router_delay_s,
             probe_interval_s=scenario.probe_interval_s,
             control_interval_s=interval_s,

@@ -9,6 +9,10 @@ reads its model) give a point, and the constrained softplus of theory.md section
 them in relative error. A cell's parameters are interpolated between the two shares around its own;
 shares 0 and 1, where a stage has no tokens at all, are measured as they are.
 
+Continuously batching servers have no such share: a curve belongs to a server in numbers (design
+and hardware), and cells of equal servers share it. Below a full batch it already rises, since
+iterations grow with the batch, and past it more steeply; the softplus lies between the two.
+
 Fits are kept on disk beside the compiled kernels, where a change of the engine leaves them behind
 with the kernels; their names carry a hash of all else that they follow from. Python floats survive
 JSON bit for bit, so a fit that was kept is the fit that would be made.
@@ -22,6 +26,7 @@ import math
 import os
 import tempfile
 from contextlib import suppress
+from dataclasses import asdict
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -31,14 +36,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlb_gym import engine
+from dlb_gym.batching_rates import batching_rate_rps, batching_zero_load_s
 from dlb_gym.engine import layout
 from dlb_gym.latency_model import RHO_MAX, LatencyModel
-from dlb_gym.rates import mean_tokens, zero_load_times_s
-from dlb_gym.scenario import Scenario, ServerDesign, Tokens, Trace
+from dlb_gym.rates import batching_servers, mean_tokens, token_moments, zero_load_times_s
+from dlb_gym.scenario import Scenario, Tokens, Trace
 from dlb_gym.scenario_source import ScenarioError
-from dlb_gym.tokens import token_source
+from dlb_gym.server_design import BatchingServer, ContinuousBatching, Disaggregated
+from dlb_gym.tokens import TokenColumns, token_source
 
 FloatArray = NDArray[np.float64]
+Servers = Disaggregated | BatchingServer
 
 SERVERS = 10
 LOADS = (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0, 1.1, 1.3)
@@ -59,30 +67,43 @@ def latency_parameters(scenario: Scenario) -> FloatArray:
         TraceError: The trace cannot be used.
     """
     zero_load_s = zero_load_times_s(scenario)
+    design = scenario.server
+    if isinstance(design, ContinuousBatching):
+        return _batching_parameters(scenario, design, zero_load_s)
     prompt_tokens, _ = mean_tokens(scenario)
     prefill_s = prompt_tokens * np.array([cell.prefill_s_per_token for cell in scenario.cells])
     rows = []
     for share, unit_s in zip(prefill_s / zero_load_s, zero_load_s, strict=True):
-        alpha, beta, knee, smoothing = _interpolated(scenario, float(share))
+        alpha, beta, knee, smoothing = _interpolated(scenario, design, float(share))
         rows.append((alpha * unit_s, beta * unit_s, knee, smoothing))
     return np.array(rows)
 
 
-def _interpolated(scenario: Scenario, share: float) -> FloatArray:
+def _batching_parameters(
+    scenario: Scenario, design: ContinuousBatching, zero_load_s: FloatArray
+) -> FloatArray:
+    rows = []
+    for server, unit_s in zip(batching_servers(scenario, design), zero_load_s, strict=True):
+        alpha, beta, knee, smoothing = _fitted(None, scenario.tokens, server, scenario.demand.trace)
+        rows.append((alpha * unit_s, beta * unit_s, knee, smoothing))
+    return np.array(rows)
+
+
+def _interpolated(scenario: Scenario, design: Disaggregated, share: float) -> FloatArray:
     """Parameters at a prefill share, linear in their logarithms over the share's logit.
 
     Beta is close to 1 / (rate of the stage that fills up first), which has a kink where prefill
     overtakes decode; so the slope is interpolated relative to it, and knee and smoothing with it,
     which leaves beta * knee / alpha between the two fits.
     """
-    key = (scenario.tokens, scenario.server, scenario.demand.trace)
+    key = (scenario.tokens, design, scenario.demand.trace)
     if share in (0.0, 1.0):
         return np.array(_fitted(share, *key))
     logit = math.log(share) - math.log1p(-share)
     position = np.interp(logit, PREFILL_LOGITS, np.arange(len(PREFILL_LOGITS)))
     low = min(int(position), len(PREFILL_LOGITS) - 2)
     weight = float(position) - low
-    slots = scenario.server.decode_slots
+    slots = design.decode_slots
     ends = [
         np.log(np.array(_fitted(grid_share, *key)) / _slope_scale(grid_share, slots))
         for grid_share in (_grid_share(low), _grid_share(low + 1))
@@ -103,9 +124,9 @@ def _slope_scale(share: float, slots: int) -> FloatArray:
 
 @lru_cache(maxsize=256)
 def _fitted(
-    share: float, tokens: Tokens, design: ServerDesign, trace: Trace | None
+    share: float | None, tokens: Tokens, design: Servers, trace: Trace | None
 ) -> tuple[float, ...]:
-    """Softplus parameters at one share, zero-load time 1: those on disk, or made and kept there."""
+    """Softplus parameters, zero-load time 1: those on disk, or made and kept there."""
     folder = _folder_of_kernels()
     if folder is None:
         return _fit(share, tokens, design, trace)
@@ -123,11 +144,12 @@ def _folder_of_kernels() -> Path | None:
     return None if stats is None else Path(stats.cache_path)
 
 
-def _fit_hash(share: float, tokens: Tokens, design: ServerDesign, trace: Trace | None) -> str:
+def _fit_hash(share: float | None, tokens: Tokens, design: Servers, trace: Trace | None) -> str:
     """Of all that a fit follows from, apart from the engine; a trace counts by its content."""
     content = None if trace is None else trace.model_dump(exclude={"path"})
     how = [SERVERS, LOADS, WINDOW, WINDOWS, SEED]  # a test may set them
-    key = [_sources_hash(), how, share, tokens.model_dump(), design.model_dump(), content]
+    servers = asdict(design) if isinstance(design, BatchingServer) else design.model_dump()
+    key = [_sources_hash(), how, share, tokens.model_dump(), servers, content]
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -135,7 +157,14 @@ def _fit_hash(share: float, tokens: Tokens, design: ServerDesign, trace: Trace |
 def _sources_hash() -> str:
     """Of the modules that make a fit, and of the versions of the packages that they use."""
     digest = hashlib.sha256(f"{np.__version__} {version('scipy')}".encode())
-    for name in ("calibration", "latency_model", "tokens", "trace", "trace_file"):
+    for name in (
+        "batching_rates",
+        "calibration",
+        "latency_model",
+        "tokens",
+        "trace",
+        "trace_file",
+    ):
         digest.update(Path(__file__).with_name(f"{name}.py").read_bytes())
     return digest.hexdigest()
 
@@ -167,9 +196,9 @@ def _write_fit(path: Path, fit: tuple[float, ...]) -> None:
 
 
 def _fit(
-    share: float, tokens: Tokens, design: ServerDesign, trace: Trace | None
+    share: float | None, tokens: Tokens, design: Servers, trace: Trace | None
 ) -> tuple[float, ...]:
-    """Softplus parameters at one share, zero-load time 1."""
+    """Softplus parameters, zero-load time 1."""
     from scipy.optimize import least_squares  # slow to import, and needed only here
 
     n, latency = measure(share, tokens, design, trace)
@@ -190,23 +219,29 @@ def _fit(
 
 
 def measure(
-    share: float, tokens: Tokens, design: ServerDesign, trace: Trace | None
+    share: float | None, tokens: Tokens, design: Servers, trace: Trace | None
 ) -> tuple[FloatArray, FloatArray]:
     """Mean RIF per server and latency of a cell of zero-load time 1, at each of `LOADS`.
 
     Args:
-        share: Part of the zero-load time that is prefill.
+        share: Part of the zero-load time that is prefill; None for batching servers.
         tokens: Token mix, unless there is a trace.
         design: The servers.
         trace: Recorded token mix.
     """
+    if isinstance(design, BatchingServer):
+        return _measure_batching(tokens, design, trace)
+    if share is None:
+        raise ValueError(
+            "share = None: the curve of disaggregated servers needs their prefill share"
+        )
     params, state, arrivals, orders = _one_cell_rows(share, tokens, design, trace)
     in_system_s = np.zeros(len(LOADS))
     answered = np.zeros(len(LOADS))
     for window in range(WINDOWS):
         before = state.row[:, layout.ANSWERED].copy()
         target = np.full(len(LOADS), window + 1, dtype=np.int64)
-        status, row = engine.advance(params, state, arrivals, orders, target)
+        status, row = engine.advance(params, state, arrivals, orders, None, target)
         if status != engine.READY:
             raise RuntimeError(f"calibration row {row} ran out of buffer {status}; report this")
         if window > 0:
@@ -215,8 +250,59 @@ def measure(
     return in_system_s / (SERVERS * WINDOW * (WINDOWS - 1)), in_system_s / answered
 
 
+def _measure_batching(
+    tokens: Tokens, server: BatchingServer, trace: Trace | None
+) -> tuple[FloatArray, FloatArray]:
+    """`measure` for batching servers, which need no roots: one cell's log says it all."""
+    moments = token_moments(tokens, trace)
+    unit_s = batching_zero_load_s(server, moments)
+    rate_rps = SERVERS * batching_rate_rps(server, moments)
+    rng = np.random.default_rng(SEED)
+    count = math.ceil(1.1 * LOADS[-1] * rate_rps * unit_s * WINDOW * WINDOWS)
+    spacing = rng.standard_exponential(count)
+    prompt, output = _drawn(tokens, trace, rng, count)
+    u_leaf = rng.random(count)
+    start_s, end_s = WINDOW * unit_s, WINDOW * WINDOWS * unit_s
+    curve = []
+    for load in LOADS:
+        arrival_s = np.cumsum(spacing) / (load * rate_rps)
+        state, batches, arrivals = _one_batching_cell(server, count)
+        arrivals.requests[0, 0] = np.column_stack(
+            [arrival_s, prompt, output, np.zeros(count), u_leaf]
+        )
+        arrivals.stop[0, 0] = np.searchsorted(arrival_s, end_s)
+        engine.serve_alone(state, batches, arrivals, np.zeros(1, np.int64), server.queue_limit)
+        served = state.request[0, : arrivals.stop[0, 0]]
+        done_s = served[:, layout.DONE_S]
+        inside_s = np.clip(done_s, start_s, end_s) - np.clip(
+            served[:, layout.ARRIVAL_S], start_s, end_s
+        )
+        answered = served[:, layout.SERVER] != layout.NONE
+        answered &= (start_s < done_s) & (done_s <= end_s)
+        curve.append((inside_s.sum(), answered.sum()))
+    in_system_s, finished = np.array(curve).T
+    return in_system_s / (SERVERS * (end_s - start_s)), in_system_s / finished / unit_s
+
+
+def _one_batching_cell(
+    server: BatchingServer, requests: int
+) -> tuple[engine.State, engine.Batches, engine.Arrivals]:
+    sizes = engine.Sizes(
+        replications=1, roots=1, cells=1, servers=SERVERS, slots=1, queue=1, changes=2, probes=2,
+        pool=requests, wire=1, log=0, arrivals=requests,
+    )  # fmt: skip
+    _, state, arrivals, _ = engine.allocate(sizes)
+    engine.clear_row(0, state, arrivals)
+    state.cell[..., layout.LIVE] = SERVERS
+    batches = engine.allocate_batches(1, 1, SERVERS, server.max_batch)
+    engine.clear_batches(0, batches)
+    batches.limits[:] = server.limits
+    batches.timing[:] = server.timing
+    return state, batches, arrivals
+
+
 def _one_cell_rows(
-    share: float, tokens: Tokens, design: ServerDesign, trace: Trace | None
+    share: float, tokens: Tokens, design: Disaggregated, trace: Trace | None
 ) -> tuple[engine.Params, engine.State, engine.Arrivals, engine.Orders]:
     """One row a load: a root, a cell, no network; the same requests, closer together."""
     rng = np.random.default_rng(SEED)
@@ -224,12 +310,7 @@ def _one_cell_rows(
     rate = SERVERS / max(share, (1.0 - share) / slots)
     count = math.ceil(1.1 * LOADS[-1] * rate * WINDOW * WINDOWS)
     spacing = rng.standard_exponential(count)
-    prompt, output = token_source(tokens, trace).draw(rng, count)
-    if not (prompt.any() or output.any()):
-        raise ScenarioError(
-            f"tokens: none of {count:,} requests drawn has any, so there is no work to calibrate; "
-            "raise mean_tokens or shape, or use another trace"
-        )
+    prompt, output = _drawn(tokens, trace, rng, count)
     pool = min(count, SERVERS * design.queue_limit + math.ceil(LOADS[-1] * rate * WINDOW * 1.5))
     sizes = engine.Sizes(
         replications=len(LOADS), roots=1, cells=1, servers=SERVERS, slots=slots,
@@ -254,6 +335,19 @@ def _one_cell_rows(
         arrivals.requests[r, 0, :, layout.U_LEAF] = rng.random(count)
         arrivals.stop[r, 0] = count
     return params, state, arrivals, orders
+
+
+def _drawn(
+    tokens: Tokens, trace: Trace | None, rng: np.random.Generator, count: int
+) -> TokenColumns:
+    """Tokens of some requests, of which at least one has any."""
+    prompt, output = token_source(tokens, trace).draw(rng, count)
+    if not (prompt.any() or output.any()):
+        raise ScenarioError(
+            f"tokens: none of {count:,} requests drawn has any, so there is no work to calibrate; "
+            "raise mean_tokens or shape, or use another trace"
+        )
+    return prompt, output
 
 
 def _s_per_token(stage: float, tokens: FloatArray) -> float:

@@ -47,7 +47,8 @@ class DLBEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
     ## Rewards
     Minus the mean number of requests in the system over the interval, divided by the mean arrival
     rate, in zero-load times: its mean is minus the mean latency. Each error costs `error_penalty`
-    of the scenario. `info["reward_terms"]` holds the parts.
+    of the scenario. `info["reward_terms"]` holds the parts. Others are chosen by name: "ttft",
+    "tail(0.95)", "goodput(2.5)"; see `dlb_gym.reward`.
 
     ## Starting State
     The fleet has served `warmup_s` of requests under a split proportional to capacity. The seed and
@@ -62,11 +63,13 @@ class DLBEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
     ## Arguments
     All are JSON values, so that `spec.to_json()` works.
 
-    - `scenario`: name, path of a TOML file, or dictionary; default "global_six".
+    - `scenario`: name, path of a TOML file, or dictionary; default "global_six". One endpoint of
+      several is named as in "endpoints/sand".
     - `family`: name of a scenario family ("appendix_b"), instead: every episode a new scenario.
     - `changes`: dotted overrides, such as {"demand.utilisation": 0.9, "control_interval_s": 0.02}.
     - `trace`, `rtt_csv`: files with real requests and round trips.
-    - `action`, `reward` (name or "module:function"), `max_episode_steps`.
+    - `action`, `reward` (name, with its number if it has one, or "module:function"),
+      `max_episode_steps`.
     - `max_cells`: pad roots and cells to this many, so that one model fits several scenarios; at
       least those of the scenario.
 
@@ -143,8 +146,8 @@ class DLBEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
 class DLBVectorEnv(VectorEnv[Array, Array, Array]):
     """A native batch of replications, row r of seed s being the single environment of seed s + r.
 
-    Arguments are those of `DLBEnv`; `scenario` may be a list, one for every row (fewer repeat),
-    all padded to the largest.
+    Arguments are those of `DLBEnv`; `scenario` may be a list, one for every row (fewer repeat), or
+    list several endpoints, which the rows take in turn. All are padded to the largest.
 
     Args:
         num_envs: Rows, at least 1.

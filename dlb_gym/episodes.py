@@ -12,7 +12,15 @@ from dlb_gym.disturbances import resolve
 from dlb_gym.generator import FAMILIES, sample
 from dlb_gym.rates import one_way_s
 from dlb_gym.scenario import Scenario
-from dlb_gym.scenario_source import ScenarioError, ScenarioSource, load_scenario, override
+from dlb_gym.scenario_source import (
+    ScenarioError,
+    ScenarioSource,
+    endpoint_name,
+    load_endpoints,
+    load_scenario,
+    override,
+    several_endpoints,
+)
 from dlb_gym.trace import describe_trace
 
 DEFAULT_SCENARIO = "global_six"
@@ -33,22 +41,25 @@ class EpisodeSource(Protocol):
 class FixedScenarios:
     """Every row its own scenario, the same in all episodes; fewer scenarios than rows repeat.
 
+    Attributes:
+        scenarios: Those that rows play: row r number r modulo their number.
+
     Raises:
         ScenarioError: A disturbance cannot be brought about, or too many reports are under way.
         NetworkError: Round trips cannot be scaled to the mean asked for.
     """
 
     def __init__(self, scenarios: Sequence[Scenario]) -> None:
-        self._scenarios = tuple(scenarios)
-        for scenario in self._scenarios:
+        self.scenarios = tuple(scenarios)
+        for scenario in self.scenarios:
             resolve(scenario, 0, 0)
             _require_reports_in_bounds(scenario)
-        self.max_roots = max(len(scenario.roots) for scenario in self._scenarios)
-        self.max_cells = max(len(scenario.cells) for scenario in self._scenarios)
+        self.max_roots = max(len(scenario.roots) for scenario in self.scenarios)
+        self.max_cells = max(len(scenario.cells) for scenario in self.scenarios)
 
     def scenario(self, row: int, seed: int, episode: int) -> Scenario:
         """Row r plays scenario r mod their number."""
-        return self._scenarios[row % len(self._scenarios)]
+        return self.scenarios[row % len(self.scenarios)]
 
 
 class FamilyScenarios:
@@ -94,7 +105,8 @@ def episode_source(
     """The source that an environment's keywords describe.
 
     Args:
-        scenario: A scenario, or one for every row; "global_six" if there is no family.
+        scenario: A scenario, one for every row, or one that lists endpoints, which the rows take
+            in turn; "global_six" if there is no family.
         family: Name of a scenario family, instead of a scenario.
         changes: Dotted keys and values that override the scenario (see `override`).
         trace: Request trace that replaces the synthetic arrivals (see `describe_trace`).
@@ -103,7 +115,8 @@ def episode_source(
 
     Raises:
         ScenarioError: Both a scenario and a family, measured round trips for a family, more
-            scenarios than rows, or anything that makes a scenario invalid.
+            scenarios than rows, rows that are no multiple of the endpoints, or anything that makes
+            a scenario invalid.
         TraceError: The trace cannot be used.
         NetworkError: The matrix cannot be used.
     """
@@ -117,8 +130,17 @@ def episode_source(
                 "`scenario` and `rtt_csv`, or the family"
             )
         return FamilyScenarios(family, changed)
-    several = isinstance(scenario, Sequence) and not isinstance(scenario, str)
-    sources: Sequence[Any] = scenario if several else [scenario or DEFAULT_SCENARIO]  # type: ignore[assignment]
+    if isinstance(scenario, Sequence) and not isinstance(scenario, str):
+        _require_a_row_each(scenario, num_envs)
+        loaded = [load_scenario(source, rtt_csv=rtt_csv) for source in scenario]
+    else:
+        source: Any = DEFAULT_SCENARIO if scenario is None else scenario
+        loaded = list(load_endpoints(source, rtt_csv=rtt_csv))
+        _require_whole_rounds(source, loaded, num_envs)
+    return FixedScenarios([override(each, changed) if changed else each for each in loaded])
+
+
+def _require_a_row_each(sources: Sequence[Any], num_envs: int | None) -> None:
     if not sources:
         raise ScenarioError("scenario is an empty list; name at least one scenario")
     if num_envs is not None and len(sources) > num_envs:
@@ -127,8 +149,19 @@ def episode_source(
             "number r, so the last would never be played; list at most one for every row, or "
             "make more rows with gym.make_vec"
         )
-    loaded = [load_scenario(source, rtt_csv=rtt_csv) for source in sources]
-    return FixedScenarios([override(each, changed) if changed else each for each in loaded])
+
+
+def _require_whole_rounds(
+    source: ScenarioSource, scenarios: Sequence[Scenario], num_envs: int | None
+) -> None:
+    """Every endpoint gets as many rows as the others."""
+    count = len(scenarios)
+    if num_envs is not None and num_envs % count:
+        raise ScenarioError(
+            f"{several_endpoints(source, scenarios)}, one a row, and num_envs = {num_envs} is no "
+            f"multiple of {count}; make {count}, {2 * count}, ... rows with gym.make_vec, or name "
+            f"one of them, as in {endpoint_name(source, scenarios[0])!r}"
+        )
 
 
 def _require_reports_in_bounds(scenario: Scenario) -> None:

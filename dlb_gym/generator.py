@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from dlb_gym.network import REGIONS, rtt_s
-from dlb_gym.scenario import Cell, Network, Root, Scenario, nearest_key
+from dlb_gym.scenario import Cell, Network, Root, Scenario
+from dlb_gym.scenario_checks import nearest_key
 from dlb_gym.scenario_source import ScenarioError, override
 from dlb_gym.streams import Stream, random_stream
 

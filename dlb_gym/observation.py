@@ -44,7 +44,7 @@ FIELDS = (
     Field("model_knee", 1000.0, "requests per server at the knee"),
     Field("model_smoothing", 1000.0, "width of the knee, requests per server"),
     Field("error_rate", 1.0, "the leaf's exponential mean of errors, by the probe held"),
-    Field("aversion", 1.0, "probability of avoiding the cell; 0 in this version"),
+    Field("aversion", 1.0, "probability of avoiding the cell for its errors"),
     Field("outstanding", 1000.0, "own requests sent and not answered, per server"),
     Field("unseen", 1000.0, "own requests sent and not received by the probe held, per server"),
     Field("routing", 1.0, "share of the own requests of the last interval"),
@@ -52,6 +52,8 @@ FIELDS = (
     Field("capacity_load", 1.0, "nominal rate of the live servers over the fleet's at the start"),
     Field("zero_load_time_s", 3600.0, "Z in seconds"),
     Field("control_interval", 1000.0, "control interval, in Z"),
+    Field("prefill_backlog", 1e6, "tokens to prefill per server, if telemetry.backlogs"),
+    Field("decode_backlog", 1e6, "tokens to decode per server, if telemetry.backlogs"),
 )
 FIELD_NAMES = tuple(field.name for field in FIELDS)
 _HIGH = np.array([field.high for field in FIELDS])
@@ -104,15 +106,9 @@ class Observation:
         """The fields that do not change during an episode, (n, R, C, fields), others zero."""
         arcs = view.admissible
         unit_s = view.zero_load_time_s[:, None, None]
-        alpha, beta, knee, smoothing = np.moveaxis(view.model, -1, 0)[:, :, None, :]
         cube = np.zeros((*arcs.shape, len(FIELDS)), np.float32)
         for name, values in {
             "admissible": arcs,
-            "rtt": view.rtt_s / unit_s,
-            "model_alpha": alpha / unit_s,
-            "model_beta": beta / unit_s,
-            "model_knee": knee,
-            "model_smoothing": smoothing,
             "zero_load_time_s": unit_s,
             "control_interval": view.control_interval_s[:, None, None] / unit_s,
         }.items():

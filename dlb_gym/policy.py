@@ -51,6 +51,8 @@ class Decision:
         base: For `score` dispatch, with `slope`: each request goes to the cell with the least
             base + slope x (this root's requests sent there since the decision).
         slope: See `base`.
+        aversion_spent: The routing deals with the aversion rates itself; else roots move averted
+            mass to a row's other cells (see `engine/aversion.py`).
 
     Raises:
         ValueError: Neither or both forms are given.
@@ -59,6 +61,7 @@ class Decision:
     routing: Array | None = None
     base: Array | None = None
     slope: Array | None = None
+    aversion_spent: bool = False
 
     def __post_init__(self) -> None:
         given = tuple(array is not None for array in (self.routing, self.base, self.slope))

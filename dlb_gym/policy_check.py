@@ -56,11 +56,6 @@ def _episode(rng: np.random.Generator) -> list[Fields]:
     capacity = rng.dirichlet(np.full(CELLS, 5.0), (REPLICATIONS, 1))
     constant = {
         "admissible": np.ones(shape),
-        "rtt": rtt,
-        "model_alpha": rng.uniform(0.8, 1.2, per_cell),
-        "model_beta": rng.uniform(0.08, 0.12, per_cell),
-        "model_knee": rng.uniform(5.0, 6.0, per_cell),
-        "model_smoothing": rng.uniform(0.5, 2.0, per_cell),
         "zero_load_time_s": np.ones(shape),
         "control_interval": np.full(shape, CONTROL_INTERVAL),
     }
@@ -68,7 +63,12 @@ def _episode(rng: np.random.Generator) -> list[Fields]:
     for _ in range(STEPS):
         live = rng.integers(3, 7, per_cell) / 6.0
         moving = {name: rng.uniform(0.0, 1.0, shape) for name in _OTHER_FIELDS} | {
+            "rtt": rtt * rng.uniform(1.0, 1.5, shape),
             "probe_age": rtt / 2 + rng.uniform(0.0, 0.01, per_cell),
+            "model_alpha": rng.uniform(0.8, 1.2, shape),
+            "model_beta": rng.uniform(0.08, 0.12, shape),
+            "model_knee": rng.uniform(5.0, 6.0, shape),
+            "model_smoothing": rng.uniform(0.5, 2.0, shape),
             "rif": rng.integers(0, 12, per_cell) * np.ones(shape),
             "servers": capacity * live,
             "request_weight": 1.0 / np.ceil(60.0 * capacity * live),
@@ -82,7 +82,15 @@ def _episode(rng: np.random.Generator) -> list[Fields]:
     return steps
 
 
-_OTHER_FIELDS = ("error_rate", "aversion", "outstanding", "unseen", "routing")
+_OTHER_FIELDS = (
+    "error_rate",
+    "aversion",
+    "outstanding",
+    "unseen",
+    "routing",
+    "prefill_backlog",
+    "decode_backlog",
+)
 
 
 def _play(policy: Policy, episode: Sequence[Fields], seed: int) -> list[Array]:
@@ -131,7 +139,7 @@ def _check_batch(
 def _check_padding(
     policy: Policy, episode: Sequence[Fields], answers: Sequence[Array], seed: int
 ) -> None:
-    padding = ((0, 0), (0, 2), (0, 3))
+    padding = ((0, 0), (0, 2), (0, 6))
     padded = [{name: np.pad(f, padding) for name, f in fields.items()} for fields in episode]
     inner = [answer[:, :, :ROOTS, :CELLS] for answer in _play(policy, padded, seed)]
     _require(policy, inner, answers, "padded roots and cells must change nothing")

@@ -6,42 +6,98 @@ servers and s the decode slots of one server (paper B.1, "theoretical request pr
     nominal rate    k_j / max(E[P] t_p, E[D] t_d / s)
     zero-load time  E[P] t_p + E[D] t_d
     offered rate    utilisation * sum of the nominal rates
+
+Those are of disaggregated servers; `batching_rates` derives what continuously batching ones do.
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
+from dlb_gym.batching_rates import TokenMoments, batching_rate_rps, batching_zero_load_s
 from dlb_gym.network import rescaled_to_mean, rtt_matrix_s
 from dlb_gym.reductions import ordered_sum
-from dlb_gym.scenario import Scenario
+from dlb_gym.scenario import Scenario, Tokens, Trace
+from dlb_gym.scenario_source import ScenarioError
+from dlb_gym.server_design import BatchingServer, ContinuousBatching, check_design
+from dlb_gym.sessions import mean_context_tokens
 from dlb_gym.trace import load_trace
 
 
 def mean_tokens(scenario: Scenario) -> tuple[float, float]:
     """Mean prompt and output tokens of a request: the trace's if there is one.
 
+    A prompt of a session includes its context, as if no server had kept any of it.
+
     Raises:
         TraceError: The trace cannot be used.
     """
-    trace = scenario.demand.trace
-    if trace is None:
-        return scenario.tokens.prompt.mean_tokens, scenario.tokens.output.mean_tokens
-    return load_trace(trace).mean_tokens
+    demand = scenario.demand
+    if demand.trace is not None:
+        return load_trace(demand.trace).mean_tokens
+    prompt, output = scenario.tokens.prompt.mean_tokens, scenario.tokens.output.mean_tokens
+    if demand.sessions is not None:
+        prompt += mean_context_tokens(demand.sessions, prompt, output)
+    return prompt, output
+
+
+def token_moments(tokens: Tokens, trace: Trace | None) -> TokenMoments:
+    """Moments of a request's tokens: the trace's if there is one.
+
+    Rounding is left out, and so is the context of sessions.
+
+    Raises:
+        TraceError: The trace cannot be used.
+    """
+    if trace is not None:
+        return TokenMoments(*load_trace(trace).mean_tokens, *_second_moments(trace))
+    prompt, output = tokens.prompt.mean_tokens, tokens.output.mean_tokens
+    variance = (output - tokens.output.loc_tokens) ** 2 / tokens.output.shape
+    return TokenMoments(prompt, output, prompt * output, output**2 + variance)
+
+
+def batching_servers(scenario: Scenario, design: ContinuousBatching) -> tuple[BatchingServer, ...]:
+    """Each cell's servers in numbers.
+
+    Raises:
+        ScenarioError: A KV cache could not hold a request of mean length.
+        TraceError: The trace cannot be used.
+    """
+    presets = [cell.hardware for cell in scenario.cells]
+    try:
+        check_design(design, *mean_tokens(scenario), presets)
+    except ValueError as error:
+        raise ScenarioError(str(error)) from None
+    return tuple(design.on(preset) for preset in presets)
 
 
 def nominal_rates_rps(scenario: Scenario) -> NDArray[np.float64]:
     """The most requests per second each cell can serve with all its servers, shape (cells,)."""
-    prefill_s, decode_s = _stage_times_s(scenario)
     servers = np.array([cell.servers for cell in scenario.cells], dtype=np.float64)
-    slots = scenario.server.decode_slots
+    design = scenario.server
+    if isinstance(design, ContinuousBatching):
+        moments = _moments(scenario)
+        batching = batching_servers(scenario, design)
+        per_server = np.array([batching_rate_rps(each, moments) for each in batching])
+        return np.asarray(servers * per_server)
+    prefill_s, decode_s = _stage_times_s(scenario)
+    slots = design.decode_slots
     rates_rps: NDArray[np.float64] = servers / np.maximum(prefill_s, decode_s / slots)
     return rates_rps
 
 
 def zero_load_times_s(scenario: Scenario) -> NDArray[np.float64]:
     """Mean serving latency in each cell when it is empty, seconds, shape (cells,)."""
+    design = scenario.server
+    if isinstance(design, ContinuousBatching):
+        moments = _moments(scenario)
+        batching = batching_servers(scenario, design)
+        return np.array([batching_zero_load_s(each, moments) for each in batching])
     prefill_s, decode_s = _stage_times_s(scenario)
     return prefill_s + decode_s
 
@@ -83,9 +139,30 @@ def one_way_s(scenario: Scenario) -> NDArray[np.float64]:
     return np.where(reachable, rtt_s / 2.0, np.nan)
 
 
+def _moments(scenario: Scenario) -> TokenMoments:
+    """With the context of sessions, which varies apart from the outputs that follow it."""
+    moments = token_moments(scenario.tokens, scenario.demand.trace)
+    if scenario.demand.sessions is None:
+        return moments
+    prompt, output = mean_tokens(scenario)
+    return replace(moments, prompt=prompt, product=prompt * output)
+
+
 def _stage_times_s(scenario: Scenario) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Mean work of a request in prefill and in decode, seconds, shape (cells,) each."""
     prompt_tokens, output_tokens = mean_tokens(scenario)
     prefill = np.array([cell.prefill_s_per_token for cell in scenario.cells], dtype=np.float64)
     decode = np.array([cell.decode_s_per_token for cell in scenario.cells], dtype=np.float64)
     return prompt_tokens * prefill, output_tokens * decode
+
+
+@lru_cache(maxsize=16)
+def _second_moments(trace: Trace) -> tuple[float, float]:
+    """Means of prompt x output tokens and of output tokens squared."""
+    columns = load_trace(trace)
+    prompts, outputs = columns.prompt_tokens, columns.output_tokens
+    count = len(outputs)
+    return (
+        math.fsum((prompts * outputs).tolist()) / count,
+        math.fsum((outputs * outputs).tolist()) / count,
+    )

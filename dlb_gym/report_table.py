@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from dlb_gym.comparison import Comparison, Estimate, Record, mean_of, paired_differences
+from dlb_gym.measurements import ERROR_KINDS
 
 REFERENCE = "random"
 NOTHING = "none"
@@ -132,6 +133,12 @@ def _mean(metric: str, form: str, factor: float = 1.0) -> Callable[[_Policy], st
     return cell
 
 
+def _pair(first: str, second: str, form: str, factor: float = 1.0) -> Callable[[_Policy], str]:
+    """A cell with two such means."""
+    one, other = _mean(first, form, factor), _mean(second, form, factor)
+    return lambda policy: f"{one(policy)} / {other(policy)}"
+
+
 def _brief(reference: str) -> list[_Column]:
     def change(policy: _Policy) -> str:
         value, interval = percent_change(policy.with_errors.ratio, digits=1)
@@ -143,9 +150,10 @@ def _brief(reference: str) -> list[_Column]:
         ("mean\ns", _mean(ANSWERED, ".4g")),
         ("with\nerrors s", _mean(RANKED_BY, ".4g")),
         (f"with errors\nvs {reference} %", change),
-        ("p99\ns", _mean("latency_p99_s", ".4g")),
+        ("p95\ns", _mean("latency_p95_s", ".4g")),
+        ("TTFT\np95 s", _mean("ttft_p95_s", ".3g")),
+        ("TPOT\np95 ms", _mean("tpot_p95_s", ".3g", 1e3)),
         ("errors\n%", _mean("error_rate", ".2f", 100.0)),
-        ("cross-\ncell %", _mean("cross_cell_share", ".1f", 100.0)),
     ]
 
 
@@ -164,7 +172,8 @@ def _whole(reference: str) -> list[_Column]:
         ("p90 s", _mean("latency_p90_s", ".3f")),
         ("p95 s", _mean("latency_p95_s", ".3f")),
         ("p99 s", _mean("latency_p99_s", ".3f")),
-        ("TTFT s", _mean("ttft_mean_s", ".3f")),
+        ("TTFT p50 / p95 s", _pair("ttft_p50_s", "ttft_p95_s", ".3f")),
+        ("TPOT p50 / p95 ms", _pair("tpot_p50_s", "tpot_p95_s", ".2f", 1e3)),
         ("errors %", _mean("error_rate", ".2f", 100.0)),
         ("load %", _mean("utilisation", ".2f", 100.0)),
         ("cross-cell %", _mean("cross_cell_share", ".2f", 100.0)),
@@ -189,17 +198,19 @@ def _notes(policies: Sequence[_Policy], reference: str, brief: bool) -> list[str
     notes = [
         f"Change against {reference}: mean of the paired ratios over (scenario, seed), 95 % "
         "bootstrap interval. Best with errors first.",
-        "Mean, percentiles and TTFT are those of answered requests; 'with errors' charges each "
-        "error the scenario's error_penalty in zero-load times.",
-        "cross-cell: requests sent to another cell than the root's own.",
+        "Mean, percentiles, TTFT (time to first token) and TPOT (time per output token after it) "
+        "are those of answered requests; 'with errors' charges each error the scenario's "
+        "error_penalty in zero-load times.",
     ]
     if not brief:
-        notes.append(
+        notes += [
+            "cross-cell: requests sent to another cell than the root's own.",
             "load: offered over the nominal rate of the live servers, mean over the horizon; at "
-            "end: requests in the system when arrivals stopped."
-        )
+            "end: requests in the system when arrivals stopped.",
+        ]
     notes += _note_on_trace([record for policy in policies for record in policy.records])
     notes += _note_on_cheap_errors(policies)
+    notes += _note_on_kinds(policies)
     for policy in policies:
         notes += _note_on(policy)
     return notes
@@ -250,6 +261,22 @@ def _note_on_cheap_errors(policies: Sequence[_Policy]) -> list[str]:
         f"An error cost less than the mean answer took in some run of {', '.join(cheap)}: refusing "
         "requests improved the rank there; raise error_penalty."
     ]
+
+
+def _note_on_kinds(policies: Sequence[_Policy]) -> list[str]:
+    """Errors by kind, where some are not those of full servers."""
+    lines = []
+    for policy in policies:
+        counts = {kind: sum(r[f"errors_{kind}"] for r in policy.records) for kind in ERROR_KINDS}
+        total = sum(counts.values())
+        if total > counts["full"]:
+            shares = (
+                f"{kind.replace('_', ' ')} {100.0 * count / total:.0f} %"
+                for kind, count in counts.items()
+                if count
+            )
+            lines.append(f"Errors of {policy.label}: {', '.join(shares)}.")
+    return lines
 
 
 def by_scenario(records: Sequence[Record]) -> dict[str, list[Record]]:

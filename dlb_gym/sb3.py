@@ -34,7 +34,8 @@ class DLBVecEnv(VecEnv):
     Args:
         num_envs: Rows, at least 1.
         seed: Row r of seed s is the single environment of seed s + r.
-        scenario: See `dlb_gym.envs.DLBEnv`, as all others; a list gives every row its own.
+        scenario: See `dlb_gym.envs.DLBEnv`, as all others; a list gives every row its own, and
+            rows take endpoints in turn.
         family: See `DLBEnv`.
         changes: See `DLBEnv`.
         trace: See `DLBEnv`.

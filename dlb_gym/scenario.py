@@ -7,16 +7,28 @@ from names, files and dictionaries.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import math
-from collections.abc import Collection
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from dlb_gym.disturbance_models import Disturbance
+from dlb_gym.hardware import PresetName
+from dlb_gym.mechanisms import (
+    Affinity,
+    Autoscaler,
+    ErrorAversion,
+    LatencyEstimate,
+    Retries,
+    Telemetry,
+)
 from dlb_gym.network import REGIONS
+from dlb_gym.scenario_checks import check_mechanisms, nearest_key, require_members
+from dlb_gym.server_design import Disaggregated, ServerDesign
+from dlb_gym.sessions import Sessions
+from dlb_gym.strict import Fraction, Name, PositiveSeconds, Seconds, Strict
 
 MAX_CELLS = 1_000
 MAX_SERVERS_PER_CELL = 100_000
@@ -27,19 +39,6 @@ MAX_REPORTS = 1_000_000_000
 MAX_PLACES = 5_000_000
 """Places for requests that a replication keeps ready: cells x servers of the largest x places of a
 server, 12 bytes each."""
-
-Seconds = Annotated[float, Field(ge=0)]
-PositiveSeconds = Annotated[float, Field(gt=0)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
-
-
-Name = Annotated[str, Field(min_length=1, max_length=80)]
-
-
-class Strict(BaseModel):
-    """Frozen, exact types, no unknown key, no NaN or infinity."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class TokenDistribution(Strict):
@@ -68,27 +67,19 @@ class Tokens(Strict):
     output: TokenDistribution = TokenDistribution(loc_tokens=10, shape=2.0, mean_tokens=200.0)
 
 
-class ServerDesign(Strict):
-    """Disaggregated inference server (paper B.1): 1 prefill engine, decode engines with slots."""
-
-    decode_engines: Annotated[int, Field(ge=1, le=64)] = 2
-    slots_per_engine: Annotated[int, Field(ge=1, le=256)] = 4
-    queue_limit: Annotated[int, Field(ge=1, le=100_000)] = 32
-
-    @property
-    def decode_slots(self) -> int:
-        """Decode slots of a server, all engines pooled."""
-        return self.decode_engines * self.slots_per_engine
-
-
 class Cell(Strict):
-    """A pool of equal inference servers behind one leaf router."""
+    """A pool of equal inference servers behind one leaf router.
+
+    Seconds per token are a disaggregated server's; a continuously batching one may have `hardware`
+    of its own.
+    """
 
     name: Name
     region: Name
     servers: Annotated[int, Field(ge=1, le=MAX_SERVERS_PER_CELL)]
     prefill_s_per_token: PositiveSeconds = 2e-4
     decode_s_per_token: PositiveSeconds = 5e-3
+    hardware: PresetName | None = None
 
 
 class Root(Strict):
@@ -148,7 +139,9 @@ class Trace(Strict):
     """A recorded request trace (CSV, CSV.gz or JSON lines) that replaces the synthetic arrivals.
 
     Its timestamps are divided by one factor, so that its offered rate is `utilisation`.
-    `scenario_source` fills in what a file or dictionary leaves out beside `path`.
+    `scenario_source` fills in what a file or dictionary leaves out beside `path`. With
+    `hash_ids_column`, whose entries are ids of prefix blocks of `block_tokens` tokens, requests
+    that share a prefix form sessions (see `trace_sessions`).
     """
 
     path: str
@@ -156,6 +149,8 @@ class Trace(Strict):
     time_column: str
     prompt_column: str
     output_column: str
+    hash_ids_column: str | None = None
+    block_tokens: Annotated[int, Field(ge=1)] = 512
     time_unit_s: PositiveSeconds = 1.0
 
 
@@ -165,6 +160,14 @@ class Demand(Strict):
     utilisation: Annotated[float, Field(gt=0, le=10)] = 0.8
     profile: DemandProfile = DemandProfile()
     trace: Trace | None = None
+    sessions: Sessions | None = None
+
+    @property
+    def has_sessions(self) -> bool:
+        """Whether requests belong to sessions."""
+        if self.trace is not None:
+            return self.trace.hash_ids_column is not None
+        return self.sessions is not None
 
     @model_validator(mode="after")
     def _profile_or_trace(self) -> Self:
@@ -173,47 +176,12 @@ class Demand(Strict):
                 "demand.profile shapes synthetic arrivals and demand.trace brings its own; leave "
                 "one of them out"
             )
+        if self.trace is not None and self.sessions is not None:
+            raise ValueError(
+                "demand.sessions shapes synthetic arrivals and demand.trace brings its own: leave "
+                "sessions out, or name the trace's hash_ids_column"
+            )
         return self
-
-
-class _Disturbance(Strict):
-    """Active from `start` to `end`, both fractions of the horizon."""
-
-    start: Fraction = 0.3
-    end: Fraction = 0.7
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.start >= self.end:
-            raise ValueError(f"start = {self.start} must come before end = {self.end}")
-        return self
-
-
-class Burst(_Disturbance):
-    """One root's demand rises until the fleet's utilisation is `to_utilisation` (paper B.3).
-
-    `root` None: drawn from the episode's seed.
-    """
-
-    kind: Literal["burst"] = "burst"
-    to_utilisation: Annotated[float, Field(gt=0, le=10)] = 0.95
-    root: Name | None = None
-
-
-class Outage(_Disturbance):
-    """Cells fall to `servers_left` servers (paper B.3).
-
-    `cells` None: cells in an order drawn from the episode's seed, until the utilisation of the
-    live fleet exceeds `to_utilisation`.
-    """
-
-    kind: Literal["outage"] = "outage"
-    to_utilisation: Annotated[float, Field(gt=0, le=10)] = 0.95
-    servers_left: Annotated[int, Field(ge=1)] = 1
-    cells: tuple[Name, ...] | None = None
-
-
-Disturbance = Annotated[Burst | Outage, Field(discriminator="kind")]
 
 
 class Scenario(Strict):
@@ -227,8 +195,14 @@ class Scenario(Strict):
     roots: Annotated[tuple[Root, ...], Field(min_length=1, max_length=MAX_CELLS)]
     network: Network = Network()
     tokens: Tokens = Tokens()
-    server: ServerDesign = ServerDesign()
+    server: ServerDesign = Disaggregated()
     demand: Demand = Demand()
+    telemetry: Telemetry | None = None
+    latency_estimate: LatencyEstimate = LatencyEstimate(kind="oracle")
+    error_aversion: ErrorAversion | None = None
+    affinity: Affinity | None = None
+    retries: Retries | None = None
+    autoscaler: Autoscaler | None = None
     disturbances: tuple[Disturbance, ...] = ()
     dispatch: Literal["sample", "smooth"] = "sample"
     router_delay_s: Seconds = 5e-4
@@ -247,7 +221,7 @@ class Scenario(Strict):
             if twice:
                 raise ValueError(f"{key}: the name {twice[0]!r} stands twice; names must differ")
         for root in self.roots:
-            _require_members(f"roots.{root.name}.reachable", root.reachable, cells)
+            require_members(f"roots.{root.name}.reachable", root.reachable, cells)
             if root.reachable is not None and not root.reachable:
                 raise ValueError(
                     f"roots.{root.name}.reachable is empty: a root needs at least one arc; "
@@ -258,14 +232,8 @@ class Scenario(Strict):
         return self
 
     @model_validator(mode="after")
-    def _disturbed_names(self) -> Self:
-        for index, disturbance in enumerate(self.disturbances):
-            key = f"disturbances.{index}"
-            if isinstance(disturbance, Burst) and disturbance.root is not None:
-                names = [root.name for root in self.roots]
-                _require_members(f"{key}.root", (disturbance.root,), names)
-            if isinstance(disturbance, Outage):
-                _require_members(f"{key}.cells", disturbance.cells, [c.name for c in self.cells])
+    def _mechanisms(self) -> Self:
+        check_mechanisms(self)
         return self
 
     @model_validator(mode="after")
@@ -316,9 +284,15 @@ class Scenario(Strict):
                     "possible: lengthen the interval or shorten the episode"
                 )
         servers = max(cell.servers for cell in self.cells)
+        design = self.server
+        width = (
+            ("server.slots_per_engine", design.decode_slots, "slots or engines")
+            if isinstance(design, Disaggregated)
+            else ("server.max_batch", design.max_batch, "max_batch")
+        )
         for key, places, part in (
-            ("server.queue_limit", self.server.queue_limit, "queue_limit"),
-            ("server.slots_per_engine", self.server.decode_slots, "slots or engines"),
+            ("server.queue_limit", design.queue_limit, "queue_limit"),
+            width,
         ):
             total = len(self.cells) * servers * places
             if total > MAX_PLACES:
@@ -355,16 +329,3 @@ class Scenario(Strict):
         content = self.model_dump(mode="json", exclude={"demand": {"trace": {"path"}}})
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def nearest_key(word: str, choices: Collection[str]) -> str:
-    """A hint that names the closest valid word, or nothing."""
-    close = difflib.get_close_matches(word, choices, n=1, cutoff=0.5)
-    return f"; nearest valid key: {close[0]!r}" if close else ""
-
-
-def _require_members(key: str, names: tuple[str, ...] | None, known: list[str]) -> None:
-    for name in names or ():
-        if name not in known:
-            hint = nearest_key(name, known)
-            raise ValueError(f"{key} names {name!r}, which does not exist{hint}")

@@ -4,6 +4,20 @@ A file or dictionary may say `base = "global_six"` and then state only what diff
 shipped scenario; a base has no base of its own. Tables merge, lists are replaced, and a quoted key
 ("cells.0.servers") reaches into a list, all as in `override`.
 
+A file or dictionary may also list several endpoints, scenarios that are rows of one batch and
+follow one clock:
+
+    name = "endpoints"
+    base = "global_six"
+    control_interval_s = 0.1      # what stands here holds for all of them ...
+
+    [[endpoints]]
+    name = "sand"
+    tokens.output.mean_tokens = 20.0        # ... and a key of an endpoint's own replaces it.
+
+Each is the scenario "endpoints/sand", and goes by that name; those of a file "mine.toml" are given
+as "mine.toml/sand".
+
 A trace may be given by its path alone: its digest is taken when it is loaded, and its columns are
 named for it where the file has those of a known format. A path in a file starts at that file's
 folder.
@@ -14,57 +28,114 @@ raises `ScenarioError`, which names the key, the value, the rule and the remedy.
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import ValidationError
 
 from dlb_gym.network import load_rtt_csv
-from dlb_gym.scenario import Scenario, Strict, Trace, nearest_key
+from dlb_gym.scenario import Scenario, Trace
+from dlb_gym.scenario_checks import nearest_key
+from dlb_gym.scenario_faults import ScenarioError as ScenarioError
+from dlb_gym.scenario_faults import faults, unknown_key
 from dlb_gym.trace_file import TraceFile, recognised
 
 SCENARIO_DIR = Path(__file__).parent / "scenarios"
+CLOCK = ("control_interval_s", "warmup_s", "settle_s", "horizon_s")
+"""What the endpoints of one batch have in common."""
 
 ScenarioSource = str | Path | Mapping[str, Any] | Scenario
 
 
-class ScenarioError(ValueError):
-    """A scenario that cannot be used; the message names the key, the rule and the remedy."""
-
-
+@cache
 def scenario_names() -> tuple[str, ...]:
-    """Names of the shipped scenarios."""
-    return tuple(sorted(path.stem for path in SCENARIO_DIR.glob("*.toml")))
+    """Names of the shipped scenarios; a file of several endpoints gives one for each of them."""
+    names: list[str] = []
+    for path in SCENARIO_DIR.glob("*.toml"):
+        endpoints = _read_toml(path).get("endpoints", ())
+        names += [f"{path.stem}/{table['name']}" for table in endpoints] or [path.stem]
+    return tuple(sorted(names))
 
 
 def load_scenario(source: ScenarioSource, rtt_csv: str | Path | None = None) -> Scenario:
     """Loads a scenario.
 
     Args:
-        source: The name of a shipped scenario, the path of a TOML file (it ends in ".toml"), a
-            dictionary, or a scenario, which is returned as it is.
+        source: The name of a shipped scenario, the path of a TOML file (it ends in ".toml", or in
+            ".toml/" and the name of an endpoint), a dictionary, or a scenario, which is returned
+            as it is.
         rtt_csv: Measured round trips (see `network.load_rtt_csv`) that replace the modelled ones,
             matched to roots and cells by region.
 
     Raises:
-        ScenarioError: The source is missing, unreadable or not a valid scenario.
+        ScenarioError: The source is missing, unreadable, not a valid scenario, or several.
         TraceError: Its trace has to be read for what is left out, and cannot be.
         NetworkError: The matrix is not valid or lacks a region of the scenario.
     """
+    scenarios = load_endpoints(source, rtt_csv)
+    if len(scenarios) > 1:
+        raise ScenarioError(
+            f"{several_endpoints(source, scenarios)}, rows of one batch, where one scenario is "
+            f"needed; name one of them, as in {endpoint_name(source, scenarios[0])!r}"
+        )
+    return scenarios[0]
+
+
+def load_endpoints(
+    source: ScenarioSource, rtt_csv: str | Path | None = None
+) -> tuple[Scenario, ...]:
+    """Loads the endpoints of a source, in its order; one scenario where it lists none.
+
+    Args:
+        source: As for `load_scenario`.
+        rtt_csv: As for `load_scenario`, for every endpoint.
+
+    Raises:
+        ScenarioError: As `load_scenario`, or the endpoints do not follow one clock.
+        TraceError: As `load_scenario`.
+        NetworkError: As `load_scenario`.
+    """
     if isinstance(source, Scenario):
-        document: Mapping[str, Any] = source.model_dump(mode="python")
-    elif isinstance(source, Mapping):
-        document = _on_its_base(source)
+        if rtt_csv is None:
+            return (source,)
+        return (_validated(source.model_dump(mode="python"), None, rtt_csv),)
+    if isinstance(source, Mapping):
+        folder, chosen, document = None, None, source
     else:
-        path = _scenario_path(source)
-        document = _with_trace(_on_its_base(_read_toml(path)), path.parent)
-    if rtt_csv is not None:
-        document = _with_measured_rtt(document, rtt_csv)
-    elif isinstance(source, Scenario):
-        return source
-    return scenario_from_dict(document)
+        path, chosen = _scenario_path(source)
+        folder, document = path.parent, _read_toml(path)
+    if "endpoints" not in document:
+        if chosen is not None:
+            raise ScenarioError(
+                f"scenario {str(source)!r}: the file lists no endpoints; leave out '/{chosen}'"
+            )
+        return (_validated(_on_its_base(document), folder, rtt_csv),)
+    scenarios = []
+    for name, table in _endpoints(document, chosen).items():
+        with _concerning(name):
+            scenarios.append(_validated(_on_its_base(table), folder, rtt_csv))
+    _require_one_clock(scenarios)
+    return tuple(scenarios)
+
+
+def several_endpoints(source: ScenarioSource, scenarios: Sequence[Scenario]) -> str:
+    """The beginning of an error: which source lists which endpoints."""
+    listed = ", ".join(scenario.name.rpartition("/")[2] for scenario in scenarios)
+    return f"scenario {_name_of(source)!r} lists {len(scenarios)} endpoints ({listed})"
+
+
+def endpoint_name(source: ScenarioSource, scenario: Scenario) -> str:
+    """What to give as `scenario` for one endpoint of a source."""
+    return f"{_name_of(source)}/{scenario.name.rpartition('/')[2]}"
+
+
+def _name_of(source: ScenarioSource) -> str:
+    return str(source.get("name")) if isinstance(source, Mapping) else str(source)
 
 
 def override(scenario: Scenario, changes: Mapping[str, Any]) -> Scenario:
@@ -93,8 +164,68 @@ def scenario_from_dict(document: Mapping[str, Any]) -> Scenario:
     try:
         return Scenario.model_validate(_tuples(_with_trace(document)))
     except ValidationError as error:
-        lines = [_fault(dict(item)) for item in error.errors(include_url=False)]
-        raise ScenarioError("\n".join(lines)) from None
+        raise ScenarioError("\n".join(faults(error))) from None
+
+
+def _validated(
+    document: Mapping[str, Any], folder: Path | None, rtt_csv: str | Path | None
+) -> Scenario:
+    """A whole document, its paths relative to a folder, as a scenario."""
+    if folder is not None:
+        document = _with_trace(document, folder)
+    if rtt_csv is not None:
+        document = _with_measured_rtt(document, rtt_csv)
+    return scenario_from_dict(document)
+
+
+def _endpoints(document: Mapping[str, Any], chosen: str | None) -> dict[str, dict[str, Any]]:
+    """The documents of all endpoints by name, or of the one that is chosen."""
+    tables = document["endpoints"]
+    if not isinstance(tables, Sequence) or not tables or isinstance(tables, str):
+        raise ScenarioError("scenario key 'endpoints' must list at least one table")
+    if not isinstance(document.get("name"), str):
+        raise ScenarioError("scenario key 'name' is missing or no text")
+    shared = {key: value for key, value in document.items() if key != "endpoints"}
+    found: dict[str, dict[str, Any]] = {}
+    for index, table in enumerate(tables):
+        name = table.get("name") if isinstance(table, Mapping) else None
+        if not isinstance(name, str) or not re.fullmatch(r"[\w-]+", name):
+            raise ScenarioError(
+                f"scenario key 'endpoints.{index}.name' must consist of letters, digits, '_' and "
+                f"'-' (got {str(name)[:80]!r})"
+            )
+        if name in found:
+            raise ScenarioError(f"endpoints: the name {name!r} stands twice; names must differ")
+        found[name] = {**shared, **table, "name": f"{document['name']}/{name}"}
+    if chosen is None:
+        return found
+    if chosen not in found:
+        raise ScenarioError(
+            f"scenario {document['name']!r} has no endpoint {chosen!r}"
+            f"{nearest_key(chosen, found)}; endpoints: {', '.join(found)}"
+        )
+    return {chosen: found[chosen]}
+
+
+@contextmanager
+def _concerning(endpoint: str) -> Iterator[None]:
+    """Says in an error which endpoint it is about."""
+    try:
+        yield
+    except ScenarioError as error:
+        raise ScenarioError(f"endpoint {endpoint!r}: {error}") from error
+
+
+def _require_one_clock(scenarios: Sequence[Scenario]) -> None:
+    first = scenarios[0]
+    for scenario in scenarios[1:]:
+        for key in CLOCK:
+            one, other = getattr(first, key), getattr(scenario, key)
+            if one != other:
+                raise ScenarioError(
+                    f"endpoints follow one clock, but {key} = {one} in {first.name!r} and {other} "
+                    f"in {scenario.name!r}; state {key} once, outside the endpoints"
+                )
 
 
 def _changed(scenario: Scenario, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -110,12 +241,14 @@ def _on_its_base(document: Mapping[str, Any]) -> Mapping[str, Any]:
     if "base" not in document:
         return document
     base = document["base"]
-    if base not in scenario_names():
+    if base not in _shipped_files():
         raise ScenarioError(
             f"base = {base!r} is no shipped scenario{nearest_key(str(base), scenario_names())}; "
             f"shipped: {', '.join(scenario_names())}"
         )
     whole = _read_toml(SCENARIO_DIR / f"{base}.toml")
+    if "endpoints" in whole:
+        raise ScenarioError(f"base = {base!r} lists several endpoints; a base is one scenario")
     if "base" in whole:
         raise ScenarioError(
             f"base = {base!r} has a base itself; name that one, {whole['base']!r}, and the changes"
@@ -168,18 +301,26 @@ def _with_measured_rtt(document: Mapping[str, Any], path: str | Path) -> Mapping
     return unmeasured
 
 
-def _scenario_path(source: str | Path) -> Path:
-    path = Path(source)
+def _shipped_files() -> set[str]:
+    return {path.stem for path in SCENARIO_DIR.glob("*.toml")}
+
+
+def _scenario_path(source: str | Path) -> tuple[Path, str | None]:
+    """The file of a scenario that is no dictionary, and the endpoint of it that is named."""
+    path, endpoint = Path(source), None
+    shipped = _shipped_files()
+    if path.suffix != ".toml" and (path.parent.suffix == ".toml" or str(path.parent) in shipped):
+        path, endpoint = path.parent, path.name
     if path.suffix != ".toml":
-        if str(source) in scenario_names():
-            return SCENARIO_DIR / f"{source}.toml"
+        if str(path) in shipped:
+            return SCENARIO_DIR / f"{path}.toml", endpoint
         raise ScenarioError(
             f"scenario {str(source)!r} is not shipped{nearest_key(str(source), scenario_names())}; "
             f"shipped: {', '.join(scenario_names())}; a file's name must end in .toml"
         )
     if not path.is_file():
         raise ScenarioError(f"scenario file {str(path)!r} does not exist or is not a file")
-    return path
+    return path, endpoint
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -223,72 +364,10 @@ def _step_into(target: Any, part: str, key: str, missing_allowed: bool = False) 
         if part not in target:
             if missing_allowed:
                 return None
-            raise ScenarioError(_unknown([*key.split(".")]))
+            raise ScenarioError(unknown_key(key.split(".")))
         if isinstance(target[part], tuple):
             target[part] = list(target[part])
         return target[part]
     if isinstance(target, list) and part.isdigit() and int(part) < len(target):
         return target[int(part)]
     raise ScenarioError(f"scenario key {key!r} does not lead to a value; check its parts")
-
-
-def _fault(item: dict[str, Any]) -> str:
-    key = ".".join(str(part) for part in item["loc"]) or "scenario"
-    if item["type"] == "extra_forbidden":
-        return _unknown([str(part) for part in item["loc"]])
-    if item["type"] == "missing":
-        return f"scenario key {key!r} is missing"
-    message = item["msg"].removeprefix("Value error, ")
-    if not item["loc"]:
-        return f"scenario: {message}"
-    return f"scenario key {key!r}: {message} (got {str(item['input'])[:80]!r})"
-
-
-def _unknown(key: Sequence[str]) -> str:
-    """Says that a key is unknown: the nearest of its table, where it belongs, or all valid ones."""
-    *parents, last = key
-    valid = sorted({name for table in _tables_at(parents) for name in table.model_fields})
-    if not parents:
-        valid.append("base")
-    remedy = nearest_key(last, valid)
-    if homes := _homes(last):
-        remedy += f"; {last!r} belongs to {' or '.join(homes)}"
-    if not remedy and valid:
-        remedy = f"; valid keys here: {', '.join(valid)}"
-    return f"scenario key {'.'.join(key)!r} is unknown{remedy}"
-
-
-def _tables_at(key: Sequence[str]) -> list[type[Strict]]:
-    """The tables that may stand at a key: several where a list holds tables of different kinds."""
-    tables: list[type[Strict]] = [Scenario]
-    for part in key:
-        fields = [table.model_fields[part] for table in tables if part in table.model_fields]
-        if fields:
-            tables = [table for field in fields for table in _tables_in(field.annotation)]
-        elif not part.isdigit():  # pydantic puts a disturbance's kind between its number and keys
-            tables = [table for table in tables if _kind(table) == part]
-    return tables
-
-
-def _kind(table: type[Strict]) -> Any:
-    """A disturbance's kind, None of other tables."""
-    return table.model_fields["kind"].default if "kind" in table.model_fields else None
-
-
-def _tables_in(annotation: Any) -> list[type[Strict]]:
-    """The tables within a type, such as Cell in tuple[Cell, ...]."""
-    if isinstance(annotation, type) and issubclass(annotation, Strict):
-        return [annotation]
-    return [table for part in get_args(annotation) for table in _tables_in(part)]
-
-
-def _homes(name: str, table: type[Strict] = Scenario, key: str = "") -> list[str]:
-    """Where a key of this name is valid, in words: the scenario itself, or dotted tables."""
-    place = repr(key) if key else "the scenario itself"
-    if _kind(table) is not None:
-        place += f" of kind {_kind(table)!r}"
-    homes = [place] if name in table.model_fields else []
-    for field, info in table.model_fields.items():
-        for inner in _tables_in(info.annotation):
-            homes += _homes(name, inner, f"{key}.{field}" if key else field)
-    return homes

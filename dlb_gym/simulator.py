@@ -16,13 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlb_gym import engine
+from dlb_gym.autoscaler import Scaler
 from dlb_gym.calibration import latency_parameters
-from dlb_gym.engine import layout, memory
+from dlb_gym.engine import extras, layout, memory
 from dlb_gym.measurements import Measurements
+from dlb_gym.mechanism_rows import late_by_s, sizes_for, uses_mechanisms, write_row
 from dlb_gym.rates import nominal_rates_rps, one_way_s, zero_load_time_s
+from dlb_gym.reductions import ordered_sum
 from dlb_gym.scenario import Scenario
-from dlb_gym.views import Books, Truth, View
-from dlb_gym.workload import CHUNK_S, Workload
+from dlb_gym.server_design import Disaggregated
+from dlb_gym.views import Books, Counts, Truth, View
+from dlb_gym.workload import CHUNK_S, NO_SESSION, Workload
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -74,7 +78,12 @@ class Simulator:
         self._rtt_s = np.zeros((n, roots, cells))
         self._workloads: list[Workload | None] = [None] * n
         self._drawn_s = np.full(n, math.inf)
-        self._model = np.ones((n, cells, 4))
+        self._extras: engine.Extras | None = None
+        self._extra_sizes = engine.ExtraSizes(n, roots, cells, *[1] * 9)
+        self._scalers: list[Scaler | None] = [None] * n
+        self._model = np.ones((n, roots, cells, 4))
+        self._zeros = np.zeros((n, roots, cells))
+        self._no_backlog = np.zeros((n, roots, cells, 2))
         self._server_rps = np.zeros((n, cells))
         self._fleet_rps = np.ones(n)
         self._fleet_servers = np.ones(n)
@@ -112,24 +121,36 @@ class Simulator:
             )
         workload = Workload(scenario, seed, episode)
         tau_s = one_way_s(scenario)
+        disturbances = workload.disturbances
+        scaler = None if scenario.autoscaler is None else Scaler(scenario)
         self._view = None
-        self._make_room(scenario, workload, float(np.nanmax(tau_s)))
+        self._make_room(scenario, workload, tau_s, scaler)
         self._write_params(r, scenario, workload, tau_s)
         self._write_facts(r, scenario)
         engine.clear_row(r, self._state, self._arrivals)
         engine.hold_empty_reports(r, self._params, self._state)
         self._workloads[r] = workload
+        self._scalers[r] = scaler
+        if self._extras is not None:
+            engine.clear_extras(r, self._extras)
+            write_row(r, self._extras, self._params, scenario, disturbances, seed, episode)
         self._drawn_s[r] = 0.0
 
-    def _make_room(self, scenario: Scenario, workload: Workload, longest_tau_s: float) -> None:
+    def _make_room(
+        self, scenario: Scenario, workload: Workload, tau_s: FloatArray, scaler: Scaler | None
+    ) -> None:
         """Lengthens the axes that this scenario needs longer."""
-        schedules = workload.live_servers
-        changes = 1 + max(len(schedule) for schedule in schedules)
-        servers = max(live for schedule in schedules for _, live in schedule)
-        queued = servers * scenario.server.queue_limit
-        reports = math.ceil(longest_tau_s / scenario.probe_interval_s) + 3
+        disturbances = workload.disturbances
+        changes = 1 + max(len(each) for each in disturbances.changes)
+        servers = max(change.live for each in disturbances.changes for change in each)
+        if scaler is not None:
+            changes, servers = max(changes, scaler.most_changes), scaler.most_servers
+        design = scenario.server
+        queued = servers * design.queue_limit
+        slots = design.decode_slots if isinstance(design, Disaggregated) else 1
+        late_s = float(np.nanmax(tau_s)) + late_by_s(scenario, disturbances)
+        reports = math.ceil(late_s / scenario.probe_interval_s) + 3
         probes = 1 << (reports - 1).bit_length()
-        slots = scenario.server.decode_slots
         self._params = memory.at_least(self._params, 2, changes, "change_s", "change_live")
         state = memory.at_least(self._state, 2, servers, "server", "server_free")
         state = memory.at_least(state, 3, 1 + slots, "server_free")
@@ -137,6 +158,33 @@ class Simulator:
         if state.probe.shape[2] < probes:
             state = memory.enlarge_rings(state, probes)
         self._state = state
+        width = self._arrivals.requests.shape[3]
+        self._arrivals = memory.at_least(self._arrivals, 3, len(workload.columns), "requests")
+        if self._arrivals.requests.shape[3] > width:
+            self._arrivals.requests[..., width:] = NO_SESSION
+        if self._extras is not None or uses_mechanisms(scenario):
+            self._make_extras(sizes_for(scenario, disturbances, self._extra_sizes))
+
+    def _make_extras(self, sizes: engine.ExtraSizes) -> None:
+        """Mechanisms' arrays as long as the others and as `sizes` says; rows keep theirs."""
+        state = self._state
+        sizes = sizes._replace(
+            servers=state.server.shape[2],
+            changes=self._params.change_s.shape[2],
+            probes=state.probe.shape[2],
+            pool=state.request.shape[1],
+        )
+        if self._extras is None:
+            self._extras = engine.allocate_extras(sizes)
+            for r in range(len(state.step)):
+                engine.clear_extras(r, self._extras)
+                engine.take_over(r, self._extras, self._params, state)
+                self._extras.rtt_s[r] = self._rtt_s[r]
+                self._extras.model[r] = self._model[r]
+                self._extras.models[r] = self._model[r, 0, :, None]
+        elif sizes != self._extra_sizes:
+            self._extras = engine.enlarged_extras(self._extras, sizes, self._state)
+        self._extra_sizes = sizes
 
     def _write_params(
         self, r: int, scenario: Scenario, workload: Workload, tau_s: FloatArray
@@ -148,7 +196,7 @@ class Simulator:
         params.shape[r] = (
             roots,
             cells,
-            scenario.server.decode_slots,
+            getattr(scenario.server, "decode_slots", 1),
             scenario.server.queue_limit,
             int(self._logged),
         )
@@ -175,15 +223,16 @@ class Simulator:
         params.change_live[r] = 0
         for j, cell in enumerate(scenario.cells):
             params.service[r, j] = cell.prefill_s_per_token, cell.decode_s_per_token
-            for e, (time_s, live) in enumerate(workload.live_servers[j]):
-                params.change_s[r, j, e], params.change_live[r, j, e] = time_s, live
+            for e, change in enumerate(workload.disturbances.changes[j]):
+                params.change_s[r, j, e] = change.time_s
+                params.change_live[r, j, e] = change.live
 
     def _write_facts(self, r: int, scenario: Scenario) -> None:
         cells = len(scenario.cells)
         servers = np.array([cell.servers for cell in scenario.cells], dtype=np.float64)
         rates_rps = nominal_rates_rps(scenario)
         self._model[r] = 1.0
-        self._model[r, :cells] = latency_parameters(scenario)
+        self._model[r, :, :cells] = latency_parameters(scenario)
         self._server_rps[r] = 0.0
         self._server_rps[r, :cells] = rates_rps / servers
         self._fleet_rps[r] = rates_rps.sum()
@@ -191,23 +240,56 @@ class Simulator:
         self._zero_load_time_s[r] = zero_load_time_s(scenario)
         self._interval_s[r] = scenario.control_interval_s
 
-    def set_routing(self, routing: FloatArray, dispatch: IntArray) -> None:
-        """The decision in force from now on: routing (n, R, C), dispatch (n,) SAMPLE or SMOOTH."""
+    def set_routing(
+        self, routing: FloatArray, dispatch: IntArray, aversion_spent: bool = False
+    ) -> None:
+        """The decision in force from now on.
+
+        Args:
+            routing: (n, R, C).
+            dispatch: (n,) SAMPLE or SMOOTH.
+            aversion_spent: It deals with the aversion rates itself: roots follow it as it is.
+        """
         self._orders.base[:] = routing
         self._orders.mode[:] = dispatch
+        self._spend(aversion_spent)
 
-    def set_scores(self, base: FloatArray, slope: FloatArray) -> None:
+    def set_scores(self, base: FloatArray, slope: FloatArray, aversion_spent: bool = False) -> None:
         """The decision in force from now on: least base + slope x own sends, (n, R, C) each."""
         self._orders.base[:] = base
         self._orders.slope[:] = slope
         self._orders.mode[:] = layout.SCORE
+        self._spend(aversion_spent)
+
+    def _spend(self, spent: bool) -> None:
+        if self._extras is not None:
+            self._extras.flag[:, extras.SPENT] = spent
 
     def advance(self, target_step: IntArray) -> None:
         """Moves every row to its target step, (n,), under the decision in force."""
+        if all(scaler is None for scaler in self._scalers):
+            self._advance(target_step)
+            return
+        while (self.step < target_step).any():
+            next_step = target_step.copy()
+            for r, scaler in enumerate(self._scalers):
+                if scaler is not None and self.step[r] < target_step[r]:
+                    scaler.act(r, self._params, self._state, self._view_model(r))
+                    next_step[r] = min(target_step[r], scaler.next_step(self.step[r]))
+            self._advance(next_step)
+
+    def _view_model(self, r: int) -> FloatArray:
+        """The cells' own latency models in row r, (C, 4)."""
+        if self._extras is None:
+            return np.asarray(self._model[r, 0])
+        rounds = self._extras.tally[r, :, extras.ROUND] % extras.MODEL_ROUNDS
+        return np.asarray(self._extras.models[r, np.arange(len(rounds)), rounds])
+
+    def _advance(self, target_step: IntArray) -> None:
         self.draw_until(target_step * self._interval_s)
         while True:
             status, _ = engine.advance(
-                self._params, self._state, self._arrivals, self._orders, target_step
+                self._params, self._state, self._arrivals, self._orders, self._extras, target_step
             )
             if status == engine.READY:
                 return
@@ -241,7 +323,9 @@ class Simulator:
             self._arrivals = memory.at_least(self._arrivals, 2, 2 * needed, "requests")
         buffer = self._arrivals.requests[r, i]
         buffer[:left] = buffer[first:stop].copy()
-        buffer[left:needed] = requests
+        buffer[left:needed, : requests.shape[1]] = requests
+        if requests.shape[1] < buffer.shape[1]:
+            buffer[left:needed, requests.shape[1] :] = NO_SESSION
         self._arrivals.first[r, i] = 0
         self._arrivals.stop[r, i] = needed
 
@@ -249,6 +333,8 @@ class Simulator:
         self._view = None
         if status == engine.FULL_POOL:
             self._state = memory.enlarge_pool(self._state, 2 * self._state.request.shape[1])
+            if self._extras is not None:
+                self._make_extras(self._extra_sizes)
         elif status == engine.FULL_WIRE:
             length = 2 * self._state.wire_time.shape[2]
             self._state = memory.at_least(self._state, 2, length, "wire_time", "wire_id")
@@ -265,16 +351,18 @@ class Simulator:
 
     def _new_view(self) -> View:
         """Windows on the arrays of now; they hold until an array is replaced by a longer one."""
-        state = self._state
+        state, extra = self._state, self._extras
         return View(
             admissible=self.admissible,
-            rtt_s=self._rtt_s,
+            rtt_s=self._rtt_s if extra is None else extra.rtt_s,
             probe_age_s=state.held_time[..., layout.HELD_EMITTED_S],
             rif=state.held[..., layout.HELD_RIF],
             servers=state.held[..., layout.HELD_SERVERS],
             received=state.held[..., layout.HELD_RECEIVED],
             error_rate=state.held_time[..., layout.HELD_ERROR_RATE],
-            model=self._model,
+            model=self._model if extra is None else extra.model,
+            aversion=self._zeros if extra is None else extra.aversion,
+            backlog_tokens=self._no_backlog if extra is None else extra.backlog,
             sent=state.arc[..., layout.SENT],
             answered=state.arc[..., layout.ANSWERED_ARC],
             interval_sent=state.arc[..., layout.INTERVAL_SENT],
@@ -295,6 +383,8 @@ class Simulator:
             received=state.received.swapaxes(1, 2),
             in_system_s=state.row_time[:, layout.IN_SYSTEM_S],
             rejected=state.row[:, layout.REJECTED],
+            answered=state.row[:, layout.INTERVAL_ANSWERED],
+            first_token_sum_s=state.row_time[:, layout.INTERVAL_FIRST_TOKEN_S],
         )
 
     def books(self) -> Books:
@@ -305,6 +395,9 @@ class Simulator:
             arc[..., column].sum(axis=(1, 2)) for column in (layout.SENT, layout.ANSWERED_ARC)
         )
         received = self._state.received.sum(axis=(1, 2))
+        retrying = np.zeros_like(rif)
+        if self._extras is not None:
+            retrying = self._extras.root[..., extras.RETRYING].sum(axis=1)
         return Books(
             arrived=row[:, layout.ARRIVED],
             answered=row[:, layout.ANSWERED],
@@ -312,6 +405,7 @@ class Simulator:
             rif=rif,
             to_cells=sent - received,
             to_roots=received - rif - gone,
+            retrying=retrying,
         )
 
     def measurements(self) -> Measurements:
@@ -325,6 +419,31 @@ class Simulator:
             first_token_sum_s=row_time[:, layout.FIRST_TOKEN_SUM_S],
             latency_histogram=self._state.histogram[:, layout.LATENCY],
             first_token_histogram=self._state.histogram[:, layout.FIRST_TOKEN],
+            token_time_sum_s=row_time[:, layout.TOKEN_TIME_SUM_S],
+            token_time_histogram=self._state.histogram[:, layout.TOKEN_TIME],
+            errors_by_kind=self._errors_by_kind(),
+        )
+
+    def _errors_by_kind(self) -> IntArray:
+        """(n, kinds); without mechanisms a full server is the only reason."""
+        if self._extras is not None:
+            return self._extras.errors
+        kinds = np.zeros((len(self._state.step), extras.ERROR_KINDS), dtype=np.int64)
+        kinds[:, extras.FULL] = self._state.row[:, layout.MEASURED_ERRORS]
+        return kinds
+
+    def counts(self) -> Counts | None:
+        """What the mechanisms counted so far; None where no row has any."""
+        if self._extras is None:
+            return None
+        cached = self._extras.cached
+        return Counts(
+            messages=self._extras.row[:, extras.MESSAGES],
+            resent=self._extras.row[:, extras.RESENT],
+            eligible=cached[:, extras.ELIGIBLE],
+            hits=cached[:, extras.HITS],
+            prompt_tokens=cached[:, extras.PROMPTED_TOKENS],
+            saved_tokens=cached[:, extras.SAVED_TOKENS],
         )
 
     def live_capacity(self, r: int, until_s: float) -> float:
@@ -334,15 +453,12 @@ class Simulator:
             r: The row.
             until_s: Clock time at which the span ends, if that is before the horizon.
         """
-        workload, clock = self._workloads[r], self._params.clock[r]
+        params, clock = self._params, self._params.clock[r]
         start_s, end_s = clock[layout.MEASURE_FROM_S], min(until_s, clock[layout.MEASURE_TO_S])
-        total = 0.0
-        for j, schedule in enumerate(workload.live_servers if workload else ()):
-            times_s = [*(time_s for time_s, _ in schedule), math.inf]
-            for e, (_, live) in enumerate(schedule):
-                span_s = min(times_s[e + 1], end_s) - max(times_s[e], start_s)
-                total += max(span_s, 0.0) * live * float(self._server_rps[r, j])
-        return total
+        times_s = np.clip(params.change_s[r], start_s, max(end_s, start_s))
+        spans_s = np.diff(times_s, axis=1, append=max(end_s, start_s))
+        live_s = ordered_sum(spans_s * params.change_live[r])
+        return float(ordered_sum(live_s * self._server_rps[r]))
 
     def request_log(self, r: int) -> dict[str, FloatArray]:
         """Columns of row r's answered requests, in the order in which the answers were taken in.

@@ -32,6 +32,18 @@ class Stream(IntEnum):
     """Where in its trace a replay starts []."""
     TRACE_ROOTS = 6
     """Roots and uniforms of the requests of a replayed trace [chunk]."""
+    SESSIONS = 7
+    """Sessions of a root and all their requests [root, 2^31 + chunk in which they start]."""
+    SESSION_HASHES = 8
+    """Salt of the scheduling hashes []."""
+    DISTURBED_CELL = 9
+    """The cell that a disturbance strikes [disturbance]."""
+    CRASHED_ROOT = 10
+    """The root whose replicas crash [disturbance]."""
+    MODEL_NOISE = 11
+    """Errors of noisy latency models []."""
+    ENGINE_SEED = 12
+    """Seed of what is drawn inside the engine []."""
 
 
 _WORD = 2**32

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from dlb_gym.engine import layout
 from dlb_gym.episodes import EpisodeSource
-from dlb_gym.measurements import quantile_s
+from dlb_gym.measurements import ERROR_KINDS, quantile_s
 from dlb_gym.observation import Observation
 from dlb_gym.policy import Decision, TaskSpec, check_decision, proportional
 from dlb_gym.rates import nominal_rates_rps, offered_rate_rps, zero_load_time_s
-from dlb_gym.reward import RewardFacts, resolve_reward
+from dlb_gym.reward import RewardFacts, make_reward
 from dlb_gym.scenario import Scenario
 from dlb_gym.simulator import Simulator
 
@@ -49,7 +49,7 @@ class Task:
     Args:
         source: The scenarios.
         num_replications: n >= 1.
-        reward: See `reward.resolve_reward`.
+        reward: See `reward.make_reward`.
         max_episode_steps: Ends episodes earlier than their horizon.
         max_cells: Pads roots and cells to this many.
         log: Keep a record of every answered request.
@@ -70,7 +70,7 @@ class Task:
         log: bool = False,
     ) -> None:
         self._source = source
-        self._reward = resolve_reward(reward)
+        self._reward = make_reward(reward, num_replications)
         if max_episode_steps is not None and max_episode_steps < 1:
             raise ValueError(f"max_episode_steps = {max_episode_steps} must be at least 1")
         self._max_episode_steps = max_episode_steps
@@ -150,6 +150,7 @@ class Task:
         scenario = self._source.scenario(r, seed, episode)
         self.simulator.reset_row(r, scenario, seed, episode)
         self.scenarios[r] = scenario
+        self._reward.restart(r)
         self._dispatch[r] = layout.SMOOTH if scenario.dispatch == "smooth" else layout.SAMPLE
         steps = scenario.intervals(scenario.settle_s) + scenario.intervals(scenario.horizon_s)
         if self._max_episode_steps is not None:
@@ -190,7 +191,7 @@ class Task:
         """
         check_decision(decision, self.admissible)
         if decision.routing is not None:
-            self.simulator.set_routing(decision.routing, self._dispatch)
+            self.simulator.set_routing(decision.routing, self._dispatch, decision.aversion_spent)
         elif decision.base is not None and decision.slope is not None:
             self.simulator.set_scores(decision.base, decision.slope)
         return self._advance(rows)
@@ -203,7 +204,7 @@ class Task:
     def _advance(self, rows: Mask | None) -> Step:
         moves = 1 if rows is None else rows.astype(np.int64)
         self.simulator.advance(self.simulator.step + moves)
-        terms = self._reward(self._facts, self.simulator.truth())
+        terms = self._reward.terms(self._facts, self.simulator)
         if rows is not None:
             terms = {name: np.where(rows, term, 0.0) for name, term in terms.items()}
         reward = functools.reduce(np.add, terms.values())
@@ -226,7 +227,8 @@ class Task:
     def summary(self, r: int) -> dict[str, float]:
         """Metrics of row r's measured requests so far; see docs/environment.md.
 
-        Latencies are NaN where nothing was answered.
+        Latencies are NaN where nothing was answered, times per output token where no answer has
+        any.
         """
         measured = self.simulator.measurements()
         books = self.simulator.books()
@@ -243,16 +245,33 @@ class Task:
             "in_system_at_end": float(books.arrived[r] - books.answered[r] - books.errors[r]),
             "zero_load_time_s": float(self._facts.zero_load_time_s[r]),
         }
-        metrics["latency_mean_s"] = _ratio(measured.latency_sum_s[r], answered)
-        metrics["ttft_mean_s"] = _ratio(measured.first_token_sum_s[r], answered)
-        for prefix, histogram in (
-            ("latency", measured.latency_histogram[r]),
-            ("ttft", measured.first_token_histogram[r]),
+        for kind, count in zip(ERROR_KINDS, measured.errors_by_kind[r], strict=True):
+            metrics[f"errors_{kind}"] = int(count)
+        metrics |= self._counted(r, arrived)
+        for prefix, total_s, histogram in (
+            ("latency", measured.latency_sum_s, measured.latency_histogram),
+            ("ttft", measured.first_token_sum_s, measured.first_token_histogram),
+            ("tpot", measured.token_time_sum_s, measured.token_time_histogram),
         ):
-            values = quantile_s(histogram, list(QUANTILES.values()))
+            metrics[f"{prefix}_mean_s"] = _ratio(total_s[r], int(histogram[r].sum()))
+            values = quantile_s(histogram[r], list(QUANTILES.values()))
             for name, value in zip(QUANTILES, values, strict=True):
                 metrics[f"{prefix}_{name}_s"] = float(value)
         return metrics
+
+    def _counted(self, r: int, arrived: int) -> dict[str, float]:
+        """What mechanisms counted; a row has the same names with and without any."""
+        counts = self.simulator.counts()
+        messages, resent, eligible, hits, prompt_tokens, saved_tokens = (
+            (0, 0, 0.0, 0.0, 0.0, 0.0) if counts is None else (column[r] for column in counts)
+        )
+        return {
+            "messages": int(messages),
+            "resent": int(resent),
+            "prefix_share": float(eligible) / max(arrived, 1),
+            "prefix_hit_rate": float(hits) / max(float(eligible), 1.0),
+            "prefill_saved": float(saved_tokens) / max(float(prompt_tokens), 1.0),
+        }
 
 
 def _ratio(total: Any, count: Any) -> float:

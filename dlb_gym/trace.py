@@ -5,6 +5,8 @@ A row is one request: its time, prompt tokens and output tokens. Times are numbe
 fractional digits, UTC unless an offset is given). Rows must be sorted by time; equal times keep
 file order. Blank lines are skipped.
 
+A column of prefix-block ids, where one is named, tells of sessions (see `trace_sessions`).
+
 A request of zero output tokens is kept: it is served, and done, once its prompt is (a cancelled or
 scoring request). Only a trace without any tokens is refused.
 """
@@ -14,7 +16,7 @@ from __future__ import annotations
 import math
 import re
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +26,7 @@ from numpy.typing import NDArray
 
 from dlb_gym.scenario import Trace
 from dlb_gym.trace_file import Row, TraceError, TraceFile, recognised
+from dlb_gym.trace_sessions import SessionFinder, block_ids
 
 MAX_TOKENS = 100_000_000
 """More tokens than this in one request are taken for a wrong column."""
@@ -42,11 +45,15 @@ class TraceColumns:
         time_s: Seconds since the first request, ascending; the last exceeds 0.
         prompt_tokens: Whole numbers >= 0.
         output_tokens: Whole numbers >= 0.
+        session: Sessions numbered from 0, -1 for none; None where the trace tells of none.
+        prefix_tokens: Of the prompt, what the turn before in its session held too; None likewise.
     """
 
     time_s: NDArray[np.float64]
     prompt_tokens: NDArray[np.float64]
     output_tokens: NDArray[np.float64]
+    session: NDArray[np.float64] | None = None
+    prefix_tokens: NDArray[np.float64] | None = None
 
     @cached_property
     def mean_tokens(self) -> tuple[float, float]:
@@ -65,6 +72,8 @@ def describe_trace(
     prompt_column: str | None = None,
     output_column: str | None = None,
     time_unit_s: float | None = None,
+    hash_ids_column: str | None = None,
+    block_tokens: int = 512,
 ) -> Trace:
     """The description of a trace file by which a scenario names it.
 
@@ -75,6 +84,9 @@ def describe_trace(
         prompt_column: Name of the column of prompt tokens.
         output_column: Name of the column of output tokens.
         time_unit_s: Seconds per unit of a numeric time; by default the known format's, else 1.
+        hash_ids_column: Name of the column of prefix-block ids, from which sessions follow; by
+            default requests belong to none.
+        block_tokens: Tokens of a full block.
 
     Raises:
         TraceError: The file cannot be read, is empty or larger than `trace_file.MAX_TRACE_BYTES`,
@@ -82,6 +94,7 @@ def describe_trace(
     """
     file = TraceFile(path)
     columns = recognised(file, time_column, prompt_column, output_column)
+    file.require_columns(hash_ids_column)
     return Trace(
         path=str(path),
         sha256=file.sha256,
@@ -89,6 +102,8 @@ def describe_trace(
         prompt_column=columns.prompt_column,
         output_column=columns.output_column,
         time_unit_s=columns.time_unit_s if time_unit_s is None else time_unit_s,
+        hash_ids_column=hash_ids_column,
+        block_tokens=block_tokens,
     )
 
 
@@ -120,15 +135,20 @@ def _read(trace: Trace) -> TraceColumns:
             f"{file.name} has changed: its SHA-256 is {file.sha256}, the scenario names "
             f"{trace.sha256}; restore the file or describe the trace anew"
         )
-    file.require_columns(trace.time_column, trace.prompt_column, trace.output_column)
+    file.require_columns(
+        trace.time_column, trace.prompt_column, trace.output_column, trace.hash_ids_column
+    )
     columns = _columns(file, trace)
-    for values in (columns.time_s, columns.prompt_tokens, columns.output_tokens):
-        values.setflags(write=False)
+    for field in fields(columns):
+        values = getattr(columns, field.name)
+        if values is not None:
+            values.setflags(write=False)
     return columns
 
 
 def _columns(file: TraceFile, trace: Trace) -> TraceColumns:
     times, prompts, outputs = array("d"), array("d"), array("d")
+    turns = _Turns(trace)
     first: _Instant | None = None
     last: object = None
     for row in file.rows():
@@ -146,9 +166,41 @@ def _columns(file: TraceFile, trace: Trace) -> TraceColumns:
         times.append(time_s)
         for column, tokens in ((trace.prompt_column, prompts), (trace.output_column, outputs)):
             tokens.append(_tokens(_value(row, column, place), column, place))
-    columns = TraceColumns(np.array(times), np.array(prompts), np.array(outputs))
+        turns.add(row, int(prompts[-1]), place)
+    columns = TraceColumns(np.array(times), np.array(prompts), np.array(outputs), *turns.columns())
     _require_rate(file, columns)
     return columns
+
+
+class _Turns:
+    """Session and prefix of every row, where the trace has a column that tells."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._column = trace.hash_ids_column
+        self._block_tokens = trace.block_tokens
+        self._finder = SessionFinder(trace.block_tokens)
+        self._sessions, self._prefixes = array("d"), array("d")
+
+    def add(self, row: Row, prompt_tokens: int, place: str) -> None:
+        """The next row."""
+        if self._column is None:
+            return
+        blocks = block_ids(_value(row, self._column, place), self._column, place)
+        if blocks and (len(blocks) - 1) * self._block_tokens >= max(prompt_tokens, 1):
+            raise TraceError(
+                f"{place}: {self._column} names {len(blocks)} blocks of block_tokens = "
+                f"{self._block_tokens}, more than its {prompt_tokens} prompt tokens fill; "
+                "correct block_tokens or the line"
+            )
+        turn = self._finder.add(blocks, prompt_tokens)
+        self._sessions.append(turn.session)
+        self._prefixes.append(turn.prefix_tokens)
+
+    def columns(self) -> tuple[NDArray[np.float64] | None, NDArray[np.float64] | None]:
+        """The columns `session` and `prefix_tokens`."""
+        if self._column is None:
+            return None, None
+        return np.array(self._sessions), np.array(self._prefixes)
 
 
 def _require_rate(file: TraceFile, columns: TraceColumns) -> None:

@@ -7,7 +7,9 @@ starts at a random offset o on the circle. Request k of lap L arrives at
 
     t = s_k / c + (L S / c - o).
 
-Equal times keep file order. Each request belongs to a root drawn by the roots' demand shares.
+Equal times keep file order. Each request belongs to a root drawn by the roots' demand shares; all
+requests of a session belong to one, by a hash of the session. Every lap has sessions of its own:
+session m of lap L, in a trace of M, has the id L M + m.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from dlb_gym.scheduling_hash import SchedulingHash
 from dlb_gym.streams import Stream, random_stream
 from dlb_gym.trace import TraceColumns
 
@@ -53,9 +56,12 @@ class TraceReplay:
         self._bounds = np.cumsum(shares)
         self._bounds[np.flatnonzero(shares)[-1] :] = 1.0
         self._key = (seed, episode)
+        self._hashes = SchedulingHash(seed, episode)
 
     def chunk(self, index: int, start_s: float, end_s: float) -> list[NDArray[np.float64]]:
-        """Requests that arrive in [start_s, end_s), one array of shape (n, 5) per root.
+        """Requests that arrive in [start_s, end_s), one array per root.
+
+        Their columns are `workload.COLUMNS`, or `workload.SESSION_COLUMNS` with sessions.
 
         Args:
             index: Number of the chunk, part of the key of its random numbers.
@@ -66,19 +72,34 @@ class TraceReplay:
         lap, row = np.divmod(number, self._time_s.size)
         arrival_s = self._time_s[row] + (lap * self._lap_s - self._offset_s)
         inside = (arrival_s >= start_s) & (arrival_s < end_s)
-        row = row[inside]
+        lap, row = lap[inside], row[inside]
 
         uniform = random_stream(*self._key, Stream.TRACE_ROOTS, index).random((row.size, 3))
+        turns = self._turns(lap, row)
+        u_root = uniform[:, 0]
+        if turns.size:
+            u_root = np.where(turns[:, 0] < 0, u_root, self._hashes.uniform(turns[:, 0]))
         # Two bytes: numpy then sorts by radix, and stably.
-        root = np.searchsorted(self._bounds, uniform[:, 0], side="right").astype(np.int16)
-        requests = np.empty((row.size, 5))
+        root = np.searchsorted(self._bounds, u_root, side="right").astype(np.int16)
+        requests = np.empty((row.size, 5 + turns.shape[1]))
         requests[:, 0] = arrival_s[inside]
         requests[:, 1] = self._trace.prompt_tokens[row]
         requests[:, 2] = self._trace.output_tokens[row]
-        requests[:, 3:] = uniform[:, 1:]
+        requests[:, 3:5] = uniform[:, 1:]
+        requests[:, 5:] = turns
         by_root = requests[np.argsort(root, kind="stable")]
         counts = np.bincount(root, minlength=self._bounds.size)
         return np.split(by_root, np.cumsum(counts)[:-1])
+
+    def _turns(self, lap: NDArray[np.int64], row: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Session, its hash and the prefix of requests, shape (n, 3); (n, 0) without sessions."""
+        trace = self._trace
+        if trace.session is None or trace.prefix_tokens is None:
+            return np.empty((row.size, 0))
+        session = trace.session[row]
+        own = lap * (trace.session.max() + 1.0) + session
+        session = np.where(session < 0, -1.0, own)
+        return np.column_stack((session, self._hashes(session), trace.prefix_tokens[row]))
 
     def _number_at(self, clock_s: float) -> int:
         """How many requests, counted from the start of lap 0, come before a clock time."""

@@ -22,7 +22,9 @@ class View(NamedTuple):
         servers: Live servers in it.
         received: Requests of this root received by the cell according to it.
         error_rate: Leaf's error rate in it.
-        model: (n, C, 4) per-server latency model: alpha_s, beta_s, knee, smoothing.
+        model: (n, R, C, 4) per-server latency model in it: alpha_s, beta_s, knee, smoothing.
+        aversion: Probability of avoiding the cell.
+        backlog_tokens: (n, R, C, 2) tokens to prefill and to decode in it, 0 if it has none.
         sent: Requests sent by this root.
         answered: Responses received by this root.
         interval_sent: Requests sent in the interval that just ended.
@@ -42,6 +44,8 @@ class View(NamedTuple):
     received: IntArray
     error_rate: FloatArray
     model: FloatArray
+    aversion: FloatArray
+    backlog_tokens: FloatArray
     sent: IntArray
     answered: IntArray
     interval_sent: IntArray
@@ -56,7 +60,7 @@ class View(NamedTuple):
 class Books(NamedTuple):
     """Where every request is, (n,) each.
 
-    arrived = answered + errors + rif + to_cells + to_roots, at every step.
+    arrived = answered + errors + rif + to_cells + to_roots + retrying, at every step.
     """
 
     arrived: IntArray
@@ -65,6 +69,27 @@ class Books(NamedTuple):
     rif: IntArray
     to_cells: IntArray
     to_roots: IntArray
+    retrying: IntArray
+
+
+class Counts(NamedTuple):
+    """What the mechanisms counted, (n,) each.
+
+    Attributes:
+        messages: Probes, answers to them and exchanges between replicas since clock 0.
+        resent: Requests that clients sent again since clock 0.
+        eligible: Measured requests with a prefix.
+        hits: Those whose server had kept some of it.
+        prompt_tokens: Prompt tokens of measured requests that a server took.
+        saved_tokens: Those that the caches held.
+    """
+
+    messages: IntArray
+    resent: IntArray
+    eligible: FloatArray
+    hits: FloatArray
+    prompt_tokens: FloatArray
+    saved_tokens: FloatArray
 
 
 class Truth(NamedTuple):
@@ -76,7 +101,10 @@ class Truth(NamedTuple):
         received: (n, R, C) requests that reached the cell's leaf so far.
         in_system_s: (n,) integral over the last interval of the requests that arrived at a root
             and were not answered there, request seconds.
-        rejected: (n,) errors at leaves in the last interval.
+        rejected: (n,) errors in the last interval: at leaves, or where clients try again those
+            that are final.
+        answered: (n,) answers that came in it.
+        first_token_sum_s: (n,) their times to first token.
     """
 
     rif: IntArray
@@ -84,3 +112,5 @@ class Truth(NamedTuple):
     received: IntArray
     in_system_s: FloatArray
     rejected: IntArray
+    answered: IntArray
+    first_token_sum_s: FloatArray

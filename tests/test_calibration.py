@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -12,19 +13,22 @@ import pytest
 from numpy.typing import NDArray
 
 from dlb_gym import calibration
+from dlb_gym.batching_rates import batching_rate_rps, batching_zero_load_s
 from dlb_gym.calibration import LOADS, PREFILL_LOGITS, SERVERS, latency_parameters, measure
 from dlb_gym.envs import DLBEnv
 from dlb_gym.latency_model import RHO_MAX, LatencyModel
-from dlb_gym.rates import zero_load_times_s
-from dlb_gym.scenario import ServerDesign, TokenDistribution, Tokens
+from dlb_gym.rates import nominal_rates_rps, token_moments, zero_load_times_s
+from dlb_gym.scenario import TokenDistribution, Tokens
 from dlb_gym.scenario_source import ScenarioError, load_scenario, override
+from dlb_gym.server_design import BatchingServer, ContinuousBatching, Disaggregated
 from dlb_gym.tokens import token_source
 from dlb_gym.trace import describe_trace
+from tests.batching_model import Design, Job, serve
 from tests.reference_choices import choose_server
 from tests.scenarios_by_hand import two_cells
 from tests.short_episodes import ring
 
-TOKENS, DESIGN, SLOTS = Tokens(), ServerDesign(), 8
+TOKENS, DESIGN, SLOTS = Tokens(), Disaggregated(), 8
 SHARES = (1 / (1 + np.exp(-PREFILL_LOGITS))).tolist()
 WINDOW = calibration.WINDOW * (calibration.WINDOWS - 1)
 GRID = range(0, len(SHARES), 2)
@@ -245,6 +249,82 @@ def test_tokens_too_rare_to_be_drawn_are_refused_by_name() -> None:
         measure(0.5, Tokens(prompt=rare, output=rare), DESIGN, None)
 
 
+def test_disaggregated_servers_need_a_share() -> None:
+    with pytest.raises(ValueError, match="needs their prefill share"):
+        measure(None, TOKENS, DESIGN, None)
+
+
+BATCHING = {
+    "h100": {},
+    "b200": {"preset": "b200"},
+    "small cache": {"kv_tokens": 10_000},
+    "small batch": {"max_batch": 8, "queue_limit": 32},
+    "drafts": {"draft_tokens": 4, "acceptance": 0.7},
+    "impatient": {"max_wait_s": 2.0},
+}  # fmt: skip
+
+
+def batching(name: str) -> BatchingServer:
+    return ContinuousBatching.model_validate(BATCHING[name]).on()
+
+
+@pytest.mark.parametrize("name", BATCHING)
+def test_a_batching_curve_starts_alone_and_ends_at_the_nominal_rate(name: str) -> None:
+    server, moments = batching(name), token_moments(TOKENS, None)
+    n, latency = measure(None, TOKENS, server, None)
+    assert np.all(np.diff(n) > 0)
+    # At a tenth of the rate some are served together: iterations are a little longer than alone.
+    assert 0.97 < latency[0] < 1.1
+    rate = batching_rate_rps(server, moments) * batching_zero_load_s(server, moments)
+    throughput = n / latency / rate
+    np.testing.assert_allclose(throughput[:8] / LOADS[:8], 1.0, atol=0.05)
+    assert throughput[-1] == pytest.approx(1.0, abs=0.07)
+
+
+@pytest.mark.parametrize("name", BATCHING)
+def test_a_batching_fit_keeps_its_constraint_and_follows_the_measured_points(name: str) -> None:
+    model = LatencyModel(
+        *(np.float64(value) for value in calibration._fitted(None, TOKENS, batching(name), None))
+    )
+    assert min(model.alpha, model.beta, model.smoothing) > 0
+    assert 0 <= model.beta * model.knee / model.alpha <= RHO_MAX * (1 + 1e-12)
+    n, latency = measure(None, TOKENS, batching(name), None)
+    error = model.at(n).latency / latency - 1
+    assert np.abs(error).max() < 0.08
+    assert math.sqrt(np.mean(error**2)) < 0.035
+
+
+def test_a_batching_curve_is_littles_law_of_the_plain_model() -> None:
+    """One load, served by the model in plain Python from requests of its own."""
+    server, unit_s = batching("h100"), 6.08
+    n, latency = measure(None, TOKENS, server, None)
+    rate_rps = LOADS[5] * SERVERS * batching_rate_rps(server, token_moments(TOKENS, None))
+    rng = np.random.default_rng(2)
+    leaf_s = np.cumsum(rng.exponential(1 / rate_rps, 5_000))
+    prompt, output = token_source(TOKENS, None).draw(rng, 5_000)
+    jobs = [
+        Job(k, float(leaf_s[k]), int(prompt[k]), int(output[k]), float(rng.random()))
+        for k in range(5_000)
+    ]
+    fields = asdict(server)
+    serve(Design(prefill_budget=fields.pop("prefill_budget_tokens"), **fields), jobs, SERVERS, 0)
+    served_s = np.mean([job.done_s - job.leaf_s for job in jobs[1_000:-1_000]])
+    assert served_s == pytest.approx(latency[5] * unit_s, rel=0.03)
+    assert rate_rps * served_s / SERVERS == pytest.approx(n[5], rel=0.03)
+
+
+def test_equal_batching_servers_share_a_curve_and_others_have_their_own() -> None:
+    scenario = two_cells(server={"kind": "continuous_batching"})
+    equal = latency_parameters(scenario)
+    np.testing.assert_array_equal(equal[0], equal[1])
+    mixed = latency_parameters(override(scenario, {"cells.1.hardware": "b200"}))
+    np.testing.assert_array_equal(mixed[0], equal[0])
+    # Both batch the same way, the newer one about five times as fast.
+    assert 4 < mixed[0, 0] / mixed[1, 0] < 7
+    assert 4 < mixed[0, 1] / mixed[1, 1] < 7
+    assert 1 / equal[0, 1] == pytest.approx(nominal_rates_rps(scenario)[0] / 10, rel=0.1)
+
+
 Fit = Callable[[], tuple[float, ...]]
 
 
@@ -307,9 +387,12 @@ def test_fits_of_other_tokens_servers_or_traces_have_other_names(tmp_path: Path)
         (0.5, TOKENS, DESIGN, None),
         (0.25, TOKENS, DESIGN, None),
         (0.5, Tokens(prompt=TOKENS.output), DESIGN, None),
-        (0.5, TOKENS, ServerDesign(queue_limit=33), None),
+        (0.5, TOKENS, Disaggregated(queue_limit=33), None),
         (0.5, TOKENS, DESIGN, trace),
         (0.5, TOKENS, DESIGN, trace.model_copy(update={"sha256": "0" * 64})),
+        (None, TOKENS, batching("h100"), None),
+        (None, TOKENS, batching("b200"), None),
+        (None, TOKENS, batching("impatient"), None),
     ]
     assert len({calibration._fit_hash(*each) for each in others}) == len(others)
     same = [calibration._fit_hash(0.5, TOKENS, DESIGN, each) for each in (trace, elsewhere)]

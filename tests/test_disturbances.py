@@ -13,6 +13,7 @@ from dlb_gym.scenario_source import ScenarioError, load_scenario
 from tests.scenarios_by_hand import two_cells
 
 FULL = ((0.0, 10),), ((0.0, 4),)
+UNTOUCHED = (1.0, 0.0, False, None)  # speed, errors, crash, leaf replica
 
 
 def disturbed(*disturbances: dict[str, Any], **changes: Any) -> Scenario:
@@ -20,7 +21,10 @@ def disturbed(*disturbances: dict[str, Any], **changes: Any) -> Scenario:
 
 
 def test_a_quiet_scenario_keeps_all_servers_and_has_no_burst() -> None:
-    assert resolve(two_cells(), 0, 0) == ((), FULL)
+    quiet = resolve(two_cells(), 0, 0)
+    assert quiet.live_servers == FULL
+    assert {change[2:] for changes in quiet.changes for change in changes} == {UNTOUCHED}
+    assert quiet._replace(changes=()) == ((), (), (), (), ())
 
 
 def test_a_burst_adds_what_lifts_the_fleet_to_its_utilisation() -> None:
@@ -30,10 +34,11 @@ def test_a_burst_adds_what_lifts_the_fleet_to_its_utilisation() -> None:
         settle_s=10.0,
         horizon_s=40.0,
     )
-    bursts, live = resolve(scenario, 0, 0)
+    resolved = resolve(scenario, 0, 0)
+    bursts = resolved.bursts
     assert len(bursts) == 1
     assert bursts[0] == pytest.approx((1, 40.0, 50.0, (0.8 - 0.5) * 112))
-    assert live == FULL
+    assert resolved.live_servers == FULL
 
 
 def test_an_open_bursts_root_comes_from_the_seed_and_offers_requests() -> None:

@@ -33,7 +33,9 @@ def view(**changes: Any) -> View:
         "servers": masked([[[2, SERVERS], [0, SERVERS]]], np.int64),
         "received": masked([[[70, 30], [0, 51]]], np.int64),
         "error_rate": masked([[[0.25, 0.0], [0.0, 0.125]]]),
-        "model": np.array([[[ALPHA_S, BETA_S, KNEE, SMOOTHING]] * 2]),
+        "model": np.array([[[[ALPHA_S, BETA_S, KNEE, SMOOTHING]] * 2] * 2]),
+        "aversion": masked([[[0.0, 0.75], [0.5, 0.125]]]),
+        "backlog_tokens": np.array([[[[900, 70], [0, 24]], [[33, 44], [3e7, 2.0]]]]),
         "sent": masked([[[80, 40], [0, 57]]], np.int64),
         "answered": masked([[[60, 28], [0, 50]]], np.int64),
         "interval_sent": masked([[[3, 1], [0, 0]]], np.int64),
@@ -90,7 +92,7 @@ BY_HAND = {
     "model_knee": [[6, 6], [0, 6]],
     "model_smoothing": [[1.5, 1.5], [0, 1.5]],
     "error_rate": [[0.25, 0], [0, 0.125]],
-    "aversion": [[0, 0], [0, 0]],
+    "aversion": [[0, 0.75], [0, 0.125]],
     "outstanding": [[10, 3], [0, 1.75]],
     "unseen": [[5, 2.5], [0, 1.5]],
     "routing": [[0.75, 0.25], [0, 0]],
@@ -98,6 +100,8 @@ BY_HAND = {
     "capacity_load": [[2 * 5 / 60, 4 * 7.5 / 60], [0, 4 * 7.5 / 60]],
     "zero_load_time_s": [[2, 2], [0, 2]],
     "control_interval": [[0.05, 0.05], [0, 0.05]],
+    "prefill_backlog": [[450, 0], [0, 1e6]],
+    "decode_backlog": [[35, 6], [0, 0.5]],
 }  # fmt: skip
 
 
@@ -125,13 +129,14 @@ def test_whatever_exceeds_a_bound_saturates_there() -> None:
         "servers": masked([[[50] * 2] * 2], np.int64),
         "sent": masked([[[10**9] * 2] * 2], np.int64),
         "arrival_rps": np.full((1, 2), 1e9),
+        "backlog_tokens": np.full((1, 2, 2, 2), 1e9),
         "zero_load_time_s": np.array([1e-3]),
         "control_interval_s": np.array([1e3]),
     }
     saturated = set()
     # Two models, since beta * knee stays below alpha: a steep one, and one with a far knee.
     for model in ([1e6, 1e3, 500.0, 1e4], [1e6, 1.0, 1e5, 1e4]):
-        fields = observed(**huge, model=np.array([[model] * 2]))
+        fields = observed(**huge, model=np.array([[[model] * 2] * 2]))
         for field in FIELDS:
             assert 0 <= fields[field.name].min() <= fields[field.name].max() <= field.high
             if fields[field.name].max() == field.high > 1:
@@ -221,8 +226,8 @@ def test_the_kernels_latencies_are_those_of_the_latency_model() -> None:
     rng = np.random.default_rng(0)
     rif = np.broadcast_to(rng.integers(0, 300, (500, 1, 1)), (500, 2, 2)).astype(np.int64)
     model = np.stack(
-        [rng.uniform(0.1, 4, (500, 2)), rng.uniform(0.01, 1, (500, 2)),
-         rng.uniform(0.5, 9, (500, 2)), rng.uniform(0.01, 4, (500, 2))], axis=-1,
+        [rng.uniform(0.1, 4, (500, 2, 2)), rng.uniform(0.01, 1, (500, 2, 2)),
+         rng.uniform(0.5, 9, (500, 2, 2)), rng.uniform(0.01, 4, (500, 2, 2))], axis=-1,
     )  # fmt: skip
     model[..., 2] = np.minimum(model[..., 2], 0.9 * model[..., 0] / model[..., 1])
     one = view()
@@ -231,7 +236,7 @@ def test_the_kernels_latencies_are_those_of_the_latency_model() -> None:
     observation = Observation(2, 2)
     seen = observation.decode(observation.encode(batch, observation.constants(batch)))
     n = rif / np.maximum(batch.servers, 1)
-    parameters = np.moveaxis(model, -1, 0)[:, :, None, :]
+    parameters = np.moveaxis(model, -1, 0)
     curve = LatencyModel(parameters[0] / 2, parameters[1] / 2, *parameters[2:]).at(n)
     for name in ("latency", "marginal_latency"):
         field = "serving_latency" if name == "latency" else name

@@ -102,6 +102,29 @@ def test_the_table_shows_the_records_means_best_first() -> None:
     assert random[5:9] == ("+0.00", "+0.00 to +0.00") * 2
 
 
+def test_ttft_and_tpot_stand_beside_the_latency_as_median_and_95th_percentile() -> None:
+    seconds = {"ttft_p50_s": 0.25, "ttft_p95_s": 0.5, "tpot_p50_s": 5e-3, "tpot_p95_s": 8.125e-3}
+    silent = dict.fromkeys(seconds)
+    records = [record("random", 0, 2.0, **seconds), record("silent", 0, 3.0, **silent)]
+    whole = table(records)
+    columns = [whole.header.index(name) for name in ("TTFT p50 / p95 s", "TPOT p50 / p95 ms")]
+    assert columns == [13, 14]
+    cells = [[row[column] for column in columns] for row in whole.rows]
+    assert cells == [["0.250 / 0.500", "5.00 / 8.12"], ["none / none"] * 2]
+    brief = table(records, brief=True)
+    columns = [brief.header.index(name) for name in ("TTFT\np95 s", "TPOT\np95 ms")]
+    assert [brief.rows[0][column] for column in columns] == ["0.5", "8.12"]
+
+
+def test_errors_by_kind_are_told_where_servers_were_not_just_full() -> None:
+    records = [
+        record("random", 0, 2.0, errors=3, errors_full=3),
+        record("other", 0, 2.0, errors=4, errors_full=1, errors_black_hole=3),
+    ]
+    (note,) = [note for note in table(records).notes if "black hole" in note]
+    assert note == "Errors of other @ 100 ms: full 25 %, black hole 75 %."
+
+
 def test_refusing_requests_improves_no_rank() -> None:
     """Refusing half lowers the mean of the answered and still comes last."""
     refusing = {"latency_with_errors_s": 3.0, "errors": 50}

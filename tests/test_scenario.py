@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from dlb_gym.scenario import Scenario, nearest_key
+from dlb_gym.scenario import Scenario
+from dlb_gym.scenario_checks import nearest_key
 from dlb_gym.scenario_source import ScenarioError, override, scenario_from_dict
 from tests.scenarios_by_hand import two_cells
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,11 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dlb_gym.episodes import episode_source
+from dlb_gym.measurements import ERROR_KINDS
 from dlb_gym.policy import Decision
-from dlb_gym.reward import RewardFacts, latency_reward, resolve_reward
 from dlb_gym.task import Task
-from dlb_gym.views import Truth
+from dlb_gym.trace import describe_trace
+from dlb_gym.views import Counts
 from tests.request_log import between, in_system_s, is_error
 from tests.short_episodes import ring
 
@@ -84,18 +86,6 @@ def test_each_error_costs_its_penalty_when_its_leaf_refuses_it() -> None:
     np.testing.assert_allclose(terms["errors"], expected, rtol=1e-12)
 
 
-def test_the_reward_formula_by_hand() -> None:
-    """20 in system over 10/s and 2 s is 1; 3 errors in 0.5 s at 10/s cost 3/5 of the penalty."""
-    facts = RewardFacts(*(np.array([x]) for x in (10.0, 2.0, 0.5, 4.0)))
-    none = np.zeros((1, 1))
-    truth = Truth(none, none, none, np.array([20.0 * 0.5]), np.array([3]))  # type: ignore[arg-type]
-    terms = latency_reward(facts, truth)
-    assert terms["in_system"].tolist() == [-1.0]
-    assert terms["errors"] == pytest.approx(-4.0 * 3 / 5)
-    assert resolve_reward("latency") is latency_reward
-    assert resolve_reward("dlb_gym.reward:latency_reward") is latency_reward
-
-
 def test_metrics_are_numpys_on_the_request_log() -> None:
     task = make(horizon_s=8.0, server={"queue_limit": 10}, demand={"utilisation": 1.0})
     played(task, 80)
@@ -127,6 +117,53 @@ def test_metrics_are_numpys_on_the_request_log() -> None:
             )
             assert low * (1 - BIN) <= metrics[f"{prefix}_{name}_s"] <= high * (1 + BIN)
     assert all(type(value) in (int, float) for value in metrics.values())
+
+
+def test_time_per_output_token_runs_from_the_first_token_to_the_last(tmp_path: Path) -> None:
+    """Half of the trace's requests have 400 output tokens, the others none and no such time."""
+    trace = tmp_path / "trace.csv"
+    rows = [f"{k},500,{400 * (k % 2)}" for k in range(400)]
+    trace.write_text("\n".join(["arrival_time,prompt_len,output_len", *rows]) + "\n")
+    demand = {"utilisation": 1.0, "trace": describe_trace(trace).model_dump()}
+    task = make(horizon_s=8.0, demand=demand)
+    played(task, 80)
+    metrics, log = task.summary(0), task.simulator.request_log(0)
+    decode_s = log["done_s"] - log["first_token_s"]
+    ok = between(log["arrival_s"], 1.0, 9.0) & ~is_error(log)
+    tpot_s = decode_s[ok & (decode_s > 1.99)] / 400  # 2 s of decode; no wait is as long
+    assert tpot_s.max() > 1.5 * tpot_s.min()
+    assert 0.4 * ok.sum() < len(tpot_s) < 0.6 * ok.sum()
+    assert metrics["answered"] == ok.sum() > 300
+    assert metrics["tpot_mean_s"] == pytest.approx(tpot_s.mean(), rel=1e-9)
+    for name, quantile in (("p50", 50), ("p90", 90), ("p95", 95), ("p99", 99)):
+        low = np.percentile(tpot_s, quantile, method="lower")
+        high = np.percentile(tpot_s, quantile, method="higher")
+        assert low * (1 - BIN) <= metrics[f"tpot_{name}_s"] <= high * (1 + BIN)
+    assert metrics["tpot_p50_s"] >= 5e-3 * (1 - BIN)  # the engine's own pace, without any wait
+
+
+def test_errors_of_full_servers_are_of_that_kind() -> None:
+    task = make(horizon_s=4.0, demand={"utilisation": 1.2}, server={"queue_limit": 2})
+    played(task, 40)
+    metrics = task.summary(0)
+    by_kind = {kind: metrics[f"errors_{kind}"] for kind in ERROR_KINDS}
+    assert by_kind == dict.fromkeys(ERROR_KINDS, 0) | {"full": metrics["errors"]}
+    assert metrics["errors"] > 0
+
+
+def test_what_mechanisms_counted_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without any a row has the same names, nothing sent and no shares."""
+    task = make(horizon_s=1.0)
+    played(task, 10)
+    metrics = task.summary(0)
+    names = ("messages", "resent", "prefix_share", "prefix_hit_rate", "prefill_saved")
+    assert [metrics[name] for name in names] == [0] * 5
+    requests = metrics["requests"]
+    counted = (70, 3, requests / 4, requests / 8, 5000.0, 2000.0)
+    counts = Counts(*(np.array([value]) for value in counted))
+    monkeypatch.setattr(task.simulator, "counts", lambda: counts)
+    metrics = task.summary(0)
+    assert [metrics[name] for name in names] == [70, 3, 0.25, 0.5, 0.4]
 
 
 def test_utilisation_counts_the_servers_that_are_live() -> None:
@@ -205,7 +242,7 @@ def test_an_episode_in_which_nothing_arrives_has_well_formed_metrics() -> None:
     metrics = task.summary(0)
     assert (metrics["requests"], metrics["utilisation"], metrics["error_rate"]) == (0, 0.0, 0.0)
     assert np.isnan(
-        [metrics["latency_mean_s"], metrics["latency_p99_s"], metrics["ttft_p50_s"]]
+        [metrics[key] for key in ("latency_mean_s", "latency_p99_s", "ttft_p50_s", "tpot_p95_s")]
     ).all()
     task.drain()
 

@@ -90,6 +90,38 @@ def test_a_killed_training_goes_on_where_it_was(tmp_path: Path) -> None:
     assert (state["steps"], state["starts"]) == (killed_at + 2048, 2)
 
 
+@pytest.mark.parametrize(
+    ("reward", "message"),
+    [
+        ("latencies", "reward = 'latencies' is unknown; choose one of latency, ttft, tail"),
+        ("tail(95)", "q must lie between 0 and 1"),
+        ("goodput", "must hold one positive number in brackets"),
+    ],
+)
+def test_a_wrong_reward_leaves_nothing(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    reward: str,
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert train.main(["--reward", reward]) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_training_with_another_reward_has_a_folder_of_its_own() -> None:
+    system = train.System(scenario="hot")
+    names = [
+        train._default_name(system, {"environment": {"reward": reward}, "seed": 0})
+        for reward in ("latency", "ttft", "tail(0.9)")
+    ]
+    assert names[0] == "hot"
+    assert len(set(names)) == 3
+    assert all(name.startswith("hot-") for name in names[1:])
+
+
 def test_evaluation_takes_a_family_and_a_control_interval(tmp_path: Path) -> None:
     done = call(
         tmp_path, "evaluate", "--family", "appendix_b", "--control-interval", "0.02", *SHORT,

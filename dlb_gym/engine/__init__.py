@@ -71,6 +71,17 @@ _previous = _settings.CACHE_DIR
 _settings.CACHE_DIR = _cache_dir()
 try:
     from dlb_gym.engine.advance import FULL_LOG, FULL_POOL, FULL_WIRE, READY, advance
+    from dlb_gym.engine.alone import serve_alone
+    from dlb_gym.engine.batches import Batches, allocate_batches, clear_batches
+    from dlb_gym.engine.extra_memory import (
+        ExtraSizes,
+        allocate_extras,
+        clear_extras,
+        enlarged_extras,
+        publish,
+        take_over,
+    )
+    from dlb_gym.engine.extras import Extras
     from dlb_gym.engine.layout import Arrivals, Orders, Params, State
     from dlb_gym.engine.memory import Sizes, allocate, clear_row, hold_empty_reports
     from dlb_gym.engine.observe import encode
@@ -84,14 +95,25 @@ __all__ = [
     "FULL_WIRE",
     "READY",
     "Arrivals",
+    "Batches",
+    "ExtraSizes",
+    "Extras",
     "Orders",
     "Params",
     "Sizes",
     "State",
     "advance",
     "allocate",
+    "allocate_batches",
+    "allocate_extras",
+    "clear_batches",
+    "clear_extras",
     "clear_row",
     "encode",
+    "enlarged_extras",
     "hold_empty_reports",
+    "publish",
     "route",
+    "serve_alone",
+    "take_over",
 ]

@@ -9,11 +9,29 @@ where a buffer is too small the call returns which one, the caller enlarges it a
 from __future__ import annotations
 
 import math
+from typing import Any
 
+from dlb_gym.engine.answers import (
+    FAILED,
+    SERVED,
+    TRIED_AGAIN,
+    answer_time_s,
+    outcome_of,
+    way_back_s,
+)
 from dlb_gym.engine.borrow import borrowed
 from dlb_gym.engine.cells import run_cell
-from dlb_gym.engine.compile import entry, part, stage
+from dlb_gym.engine.compile import entry, part
 from dlb_gym.engine.dispatch import dispatch
+from dlb_gym.engine.extras import (
+    ATTEMPTS,
+    FINAL_ERRORS,
+    KIND,
+    LATE_ERRORS,
+    LEAF_S,
+    RETRYING,
+    Extras,
+)
 from dlb_gym.engine.layout import (
     ANSWER_HEAD,
     ANSWER_TAIL,
@@ -21,7 +39,6 @@ from dlb_gym.engine.layout import (
     ANSWERED_ARC,
     ARRIVAL_S,
     ARRIVED,
-    DECODE_SLOTS,
     DONE_S,
     ERRORS,
     FIRST_TOKEN,
@@ -35,6 +52,8 @@ from dlb_gym.engine.layout import (
     HELD_SERVERS,
     HISTOGRAM_BINS,
     IN_SYSTEM_S,
+    INTERVAL_ANSWERED,
+    INTERVAL_FIRST_TOKEN_S,
     INTERVAL_S,
     INTERVAL_SENT,
     KEY,
@@ -62,24 +81,27 @@ from dlb_gym.engine.layout import (
     NONE,
     NUM_CELLS,
     NUM_ROOTS,
+    OUTPUT_TOKENS,
     PARTS_PER_OCTAVE,
     PROBE_INTERVAL_S,
     PROBE_RECEIVED,
     PROBE_RIF,
     PROBE_SERVERS,
-    QUEUE_LIMIT,
     REJECTED,
     ROUTER_DELAY_S,
     SERVER,
+    TOKEN_TIME,
+    TOKEN_TIME_SUM_S,
     WIRE_SIZE,
     Arrivals,
     FloatArray,
-    IdArray,
     IntArray,
     Orders,
     Params,
     State,
 )
+from dlb_gym.engine.roots import send_all, update_root
+from dlb_gym.engine.telemetry import hold_report
 
 # Status of a call: finished, or the buffer that is too small.
 READY, FULL_POOL, FULL_WIRE, FULL_LOG = range(4)
@@ -106,8 +128,8 @@ def _write_log(
     slot: int,
     i: int,
     j: int,
-    clock: FloatArray,
-    tau_s: FloatArray,
+    leaf_s: float,
+    answer_s: float,
     row: IntArray,
     request: FloatArray,
     log: FloatArray,
@@ -119,59 +141,113 @@ def _write_log(
     entry[LOG_CELL] = j
     entry[LOG_SERVER] = request[slot, SERVER]
     entry[LOG_ARRIVAL_S] = request[slot, ARRIVAL_S]
-    entry[LOG_LEAF_S] = (request[slot, ARRIVAL_S] + clock[ROUTER_DELAY_S]) + tau_s[i, j]
+    entry[LOG_LEAF_S] = leaf_s
     entry[LOG_FIRST_TOKEN_S] = request[slot, FIRST_TOKEN_S]
     entry[LOG_DONE_S] = request[slot, DONE_S]
-    entry[LOG_ANSWER_S] = request[slot, DONE_S] + tau_s[i, j]
+    entry[LOG_ANSWER_S] = answer_s
+
+
+@part
+def _measure(
+    slot: int,
+    answer_s: float,
+    tau: float,
+    row_time: FloatArray,
+    request: FloatArray,
+    histogram: IntArray,
+) -> None:
+    """Latency, time to first token and time per output token of an answered request."""
+    arrival_s = request[slot, ARRIVAL_S]
+    latency_s = answer_s - arrival_s
+    first_token_s = (request[slot, FIRST_TOKEN_S] + tau) - arrival_s
+    row_time[LATENCY_SUM_S] += latency_s
+    row_time[FIRST_TOKEN_SUM_S] += first_token_s
+    _count_bin(histogram[LATENCY], latency_s)
+    _count_bin(histogram[FIRST_TOKEN], first_token_s)
+    output = request[slot, OUTPUT_TOKENS]
+    if output > 0.0:
+        token_s = (request[slot, DONE_S] - request[slot, FIRST_TOKEN_S]) / output
+        row_time[TOKEN_TIME_SUM_S] += token_s
+        _count_bin(histogram[TOKEN_TIME], token_s)
+
+
+@part
+def _is_measured(r: int, slot: int, params: Params, state: State) -> bool:
+    arrival_s = state.request[r, slot, ARRIVAL_S]
+    return bool(params.clock[r, MEASURE_FROM_S] < arrival_s <= params.clock[r, MEASURE_TO_S])
+
+
+@part
+def _count_error(r: int, slot: int, params: Params, state: State, extras: Extras | None) -> None:
+    state.row[r, ERRORS] += 1
+    if _is_measured(r, slot, params, state):
+        state.row[r, MEASURED_ERRORS] += 1
+        if extras is not None:
+            extras.errors[r, int(extras.request[r, slot, KIND])] += 1
+
+
+@part
+def _count_answer(
+    r: int,
+    i: int,
+    j: int,
+    slot: int,
+    answer_s: float,
+    params: Params,
+    state: State,
+    extras: Extras | None,
+) -> None:
+    request, row_time = state.request[r], state.row_time[r]
+    tau = params.tau_s[r, i, j]
+    if extras is not None:
+        tau = way_back_s(r, i, j, slot, answer_s, tau, state, extras)
+    state.row[r, ANSWERED] += 1
+    state.row[r, INTERVAL_ANSWERED] += 1
+    first_s = request[slot, FIRST_TOKEN_S] + tau
+    row_time[INTERVAL_FIRST_TOKEN_S] += first_s - request[slot, ARRIVAL_S]
+    if _is_measured(r, slot, params, state):
+        _measure(slot, answer_s, tau, row_time, request, state.histogram[r])
 
 
 @part
 def _take_in_answers(
-    i: int,
-    j: int,
-    end_s: float,
-    logged: int,
-    clock: FloatArray,
-    tau_s: FloatArray,
-    row: IntArray,
-    row_time: FloatArray,
-    arc: IntArray,
-    request: FloatArray,
-    free: IdArray,
-    histogram: IntArray,
-    log: FloatArray,
+    r: int, i: int, j: int, end_s: float, params: Params, state: State, extras: Extras | None
 ) -> None:
     """Responses of cell j that reach root i by `end_s`."""
-    slot = arc[i, j, ANSWER_HEAD]
+    clock, row, row_time = params.clock[r], state.row[r], state.row_time[r]
+    arc, request = state.arc[r, i, j], state.request[r]
+    tau = params.tau_s[r, i, j]
+    slot = arc[ANSWER_HEAD]
     while slot != NONE:
-        answer_s = request[slot, DONE_S] + tau_s[i, j]
+        answer_s = request[slot, DONE_S] + tau
+        if extras is not None:
+            answer_s = answer_time_s(r, i, j, slot, tau, state, extras)
         if answer_s > end_s:
             break
-        arrival_s = request[slot, ARRIVAL_S]
+        following = int(request[slot, NEXT])
+        arc[ANSWERED_ARC] += 1
+        outcome = FAILED if request[slot, SERVER] == NONE else SERVED
+        if extras is not None:
+            outcome = outcome_of(r, i, j, slot, answer_s, state.step[r], state, extras)
+        if outcome == TRIED_AGAIN:
+            slot = following
+            continue
         row_time[IN_SYSTEM_S] -= end_s - answer_s
-        arc[i, j, ANSWERED_ARC] += 1
-        measured = clock[MEASURE_FROM_S] < arrival_s <= clock[MEASURE_TO_S]
-        if request[slot, SERVER] == NONE:
-            row[ERRORS] += 1
-            if measured:
-                row[MEASURED_ERRORS] += 1
+        if outcome == FAILED:
+            _count_error(r, slot, params, state, extras)
         else:
-            row[ANSWERED] += 1
-            if measured:
-                latency_s = answer_s - arrival_s
-                first_token_s = (request[slot, FIRST_TOKEN_S] + tau_s[i, j]) - arrival_s
-                row_time[LATENCY_SUM_S] += latency_s
-                row_time[FIRST_TOKEN_SUM_S] += first_token_s
-                _count_bin(histogram[LATENCY], latency_s)
-                _count_bin(histogram[FIRST_TOKEN], first_token_s)
-        if logged != 0:
-            _write_log(slot, i, j, clock, tau_s, row, request, log)
-        free[row[FREE]] = slot
+            _count_answer(r, i, j, slot, answer_s, params, state, extras)
+        if params.shape[r, LOGGED] != 0:
+            leaf_s = (request[slot, ARRIVAL_S] + clock[ROUTER_DELAY_S]) + tau
+            if extras is not None:
+                leaf_s = extras.request[r, slot, LEAF_S]
+            _write_log(slot, i, j, leaf_s, answer_s, row, request, state.log[r])
+        state.free[r, row[FREE]] = slot
         row[FREE] += 1
-        slot = int(request[slot, NEXT])
-    arc[i, j, ANSWER_HEAD] = slot
+        slot = following
+    arc[ANSWER_HEAD] = slot
     if slot == NONE:
-        arc[i, j, ANSWER_TAIL] = NONE
+        arc[ANSWER_TAIL] = NONE
 
 
 @part
@@ -202,8 +278,15 @@ def _take_in_probe(
     held_time[i, j, HELD_ERROR_RATE] = probe_error_rate[k]
 
 
-@stage
-def _lacking(r: int, end_s: float, params: Params, state: State, arrivals: Arrivals) -> int:
+@part
+def _lacking(
+    r: int,
+    end_s: float,
+    params: Params,
+    state: State,
+    arrivals: Arrivals,
+    extras: Extras | None,
+) -> int:
     """The buffer that the next interval could overflow, or READY if all suffice."""
     due = 0
     until_s = min(end_s, params.clock[r, LAST_ARRIVAL_S])
@@ -212,6 +295,9 @@ def _lacking(r: int, end_s: float, params: Params, state: State, arrivals: Arriv
         due += _last_due(arrivals.requests[r, i], first, arrivals.stop[r, i], until_s) - first
     if state.row[r, FREE] < due:
         return FULL_POOL
+    if extras is not None:
+        for i in range(params.shape[r, NUM_ROOTS]):
+            due += extras.root[r, i, RETRYING]
     for j in range(params.shape[r, NUM_CELLS]):
         if state.cell[r, j, WIRE_SIZE] + due > state.wire_time.shape[2]:
             return FULL_WIRE
@@ -222,9 +308,16 @@ def _lacking(r: int, end_s: float, params: Params, state: State, arrivals: Arriv
     return READY
 
 
-@stage
+@part
 def _send(
-    r: int, end_s: float, params: Params, state: State, arrivals: Arrivals, orders: Orders
+    r: int,
+    start_s: float,
+    end_s: float,
+    params: Params,
+    state: State,
+    arrivals: Arrivals,
+    orders: Orders,
+    extras: Extras | None,
 ) -> None:
     """Phase one for row r; also the exponential mean of each root's arrival rate."""
     clock = params.clock[r]
@@ -235,103 +328,84 @@ def _send(
         stop = _last_due(arrivals.requests[r, i], first, arrivals.stop[r, i], until_s)
         for j in range(num_cells):
             state.arc[r, i, j, INTERVAL_SENT] = 0
-        dispatch(
-            i,
-            end_s,
-            orders.mode[r],
-            orders.base[r, i],
-            orders.slope[r, i],
-            arrivals.requests[r, i],
-            first,
-            stop,
-            clock,
-            params.tau_s[r, i],
-            params.own_cell[r, i],
-            num_cells,
-            state.row[r],
-            state.row_time[r],
-            state.arc[r, i],
-            state.credit[r, i],
-            state.cell[r],
-            state.wire_time[r],
-            state.wire_id[r],
-            state.request[r],
-            state.free[r],
-        )
+        if extras is None:
+            dispatch(
+                i,
+                end_s,
+                orders.mode[r],
+                orders.base[r, i],
+                orders.slope[r, i],
+                arrivals.requests[r, i],
+                first,
+                stop,
+                clock,
+                params.tau_s[r, i],
+                params.own_cell[r, i],
+                num_cells,
+                state.row[r],
+                state.row_time[r],
+                state.arc[r, i],
+                state.credit[r, i],
+                state.cell[r],
+                state.wire_time[r],
+                state.wire_id[r],
+                state.request[r],
+                state.free[r],
+            )
+        else:
+            send_all(r, i, start_s, end_s, first, stop, params, state, arrivals, orders, extras)
         arrivals.first[r, i] = stop
         load = state.arrival_load[r, i]
         rate_rps = (stop - first) / clock[INTERVAL_S]
         state.arrival_load[r, i] = rate_rps + clock[LOAD_DECAY] * (load - rate_rps)
 
 
-@stage
-def _run_cells(r: int, end_s: float, params: Params, state: State) -> None:
-    for j in range(params.shape[r, NUM_CELLS]):
-        run_cell(
-            j,
-            end_s,
-            params.shape[r, NUM_ROOTS],
-            params.shape[r, DECODE_SLOTS],
-            params.shape[r, QUEUE_LIMIT],
-            params.clock[r, PROBE_INTERVAL_S],
-            params.service[r],
-            params.change_s[r, j],
-            params.change_live[r, j],
-            state.row[r],
-            state.arc[r],
-            state.received[r, j],
-            state.cell[r],
-            state.cell_time[r],
-            state.server[r, j],
-            state.server_free[r, j],
-            state.wire_time[r, j],
-            state.wire_id[r, j],
-            state.done_time[r, j],
-            state.done_id[r, j],
-            state.probe[r, j],
-            state.probe_error_rate[r, j],
-            state.request[r],
-        )
-
-
-@stage
-def _take_in(r: int, end_s: float, params: Params, state: State) -> None:
+@part
+def _take_in(r: int, end_s: float, params: Params, state: State, extras: Extras | None) -> None:
     for i in range(params.shape[r, NUM_ROOTS]):
         for j in range(params.shape[r, NUM_CELLS]):
             tau = params.tau_s[r, i, j]
             if math.isnan(tau):
                 continue
-            _take_in_answers(
-                i,
-                j,
-                end_s,
-                params.shape[r, LOGGED],
-                params.clock[r],
-                params.tau_s[r],
-                state.row[r],
-                state.row_time[r],
-                state.arc[r],
-                state.request[r],
-                state.free[r],
-                state.histogram[r],
-                state.log[r],
-            )
-            _take_in_probe(
-                i,
-                j,
-                end_s,
-                params.clock[r, PROBE_INTERVAL_S],
-                tau,
-                state.probe[r, j],
-                state.probe_error_rate[r, j],
-                state.held[r],
-                state.held_time[r],
-            )
+            _take_in_answers(r, i, j, end_s, params, state, extras)
+            probe_interval_s = params.clock[r, PROBE_INTERVAL_S]
+            if extras is None:
+                _take_in_probe(
+                    i,
+                    j,
+                    end_s,
+                    probe_interval_s,
+                    tau,
+                    state.probe[r, j],
+                    state.probe_error_rate[r, j],
+                    state.held[r],
+                    state.held_time[r],
+                )
+            else:
+                hold_report(end_s, r, i, j, probe_interval_s, tau, state, extras)
+        if extras is not None:
+            update_root(r, i, end_s, params, state, extras)
+
+
+@part
+def _settle_errors(r: int, state: State, extras: Any) -> None:
+    """Errors of an interval that count: where clients try again, those that are final."""
+    if extras.flag[r, ATTEMPTS] > 0:
+        state.row[r, REJECTED] = extras.row[r, FINAL_ERRORS]
+    else:
+        state.row[r, REJECTED] += extras.row[r, LATE_ERRORS]
+    extras.row[r, FINAL_ERRORS] = 0
+    extras.row[r, LATE_ERRORS] = 0
 
 
 @entry
 def advance(
-    params: Params, state: State, arrivals: Arrivals, orders: Orders, target_step: IntArray
+    params: Params,
+    state: State,
+    arrivals: Arrivals,
+    orders: Orders,
+    extras: Extras | None,
+    target_step: IntArray,
 ) -> tuple[int, int]:
     """Moves every row to its target step.
 
@@ -340,25 +414,33 @@ def advance(
         state: Where they stand; changed in place.
         arrivals: Must hold every arrival up to the end of the target steps.
         orders: The decision in force, the same in all the steps of this call.
+        extras: The mechanisms, or None where no row has any: that kernel is compiled without them.
         target_step: (n,) step of each row to reach; a row already there stays.
 
     Returns:
         (READY, n) when all rows are there, else the buffer to enlarge and the row that needs it;
         calling again goes on where this call stopped.
     """
-    params, state = borrowed(params), borrowed(state)
-    arrivals, orders = borrowed(arrivals), borrowed(orders)
+    facts, system = borrowed(params), borrowed(state)
+    offered, decided = borrowed(arrivals), borrowed(orders)
+    more = borrowed(extras)
     for r in range(len(target_step)):
-        while state.step[r] < target_step[r]:
-            end_s = (state.step[r] + 1) * params.clock[r, INTERVAL_S]
-            lacking = _lacking(r, end_s, params, state, arrivals)
+        while system.step[r] < target_step[r]:
+            start_s = system.step[r] * facts.clock[r, INTERVAL_S]
+            end_s = (system.step[r] + 1) * facts.clock[r, INTERVAL_S]
+            lacking = _lacking(r, end_s, facts, system, offered, more)
             if lacking != READY:
                 return lacking, r
-            in_system = state.row[r, ARRIVED] - state.row[r, ANSWERED] - state.row[r, ERRORS]
-            state.row_time[r, IN_SYSTEM_S] = in_system * params.clock[r, INTERVAL_S]
-            state.row[r, REJECTED] = 0
-            _send(r, end_s, params, state, arrivals, orders)
-            _run_cells(r, end_s, params, state)
-            _take_in(r, end_s, params, state)
-            state.step[r] += 1
+            in_system = system.row[r, ARRIVED] - system.row[r, ANSWERED] - system.row[r, ERRORS]
+            system.row_time[r, IN_SYSTEM_S] = in_system * facts.clock[r, INTERVAL_S]
+            system.row_time[r, INTERVAL_FIRST_TOKEN_S] = 0.0
+            system.row[r, INTERVAL_ANSWERED] = 0
+            system.row[r, REJECTED] = 0
+            _send(r, start_s, end_s, facts, system, offered, decided, more)
+            for j in range(facts.shape[r, NUM_CELLS]):
+                run_cell(r, j, end_s, facts, system, more)
+            _take_in(r, end_s, facts, system, more)
+            if extras is not None:
+                _settle_errors(r, system, more)
+            system.step[r] += 1
     return READY, len(target_step)

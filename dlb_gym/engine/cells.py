@@ -3,24 +3,41 @@
 With FIFO stages a request's completion is known when its server is chosen (Kiefer and Wolfowitz):
 prefill starts at max(leaf time, engine free), decode at max(prefill end, earliest free slot).
 Completions wait in a heap for their instant; a server's prefill ends are settled when it is looked
-at. Order at one instant: change of servers, completions, arrivals, probe.
+at. Order at one instant: changes, completions, arrivals, probe.
+
+Where clients give up (`max_wait_s`), one whose prefill would start later leaves then; whether it
+will is known when it comes.
 """
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
+
+from dlb_gym.engine.batches import of_cell
+from dlb_gym.engine.batching import complete_batching, place_batching
+from dlb_gym.engine.changes import change_cell
 from dlb_gym.engine.compile import part
+from dlb_gym.engine.extras import (
+    BATCHING,
+    CELL_SPEED,
+    FULL,
+    GAVE_UP,
+    HIT_TOKENS,
+    KIND,
+    MAX_WAIT_S,
+    SEED,
+    Extras,
+)
+from dlb_gym.engine.faults import leave
 from dlb_gym.engine.heap import pop, pop_wire, push
 from dlb_gym.engine.layout import (
-    ANSWER_HEAD,
-    ANSWER_TAIL,
-    CELL_REJECTED,
     DECODE_S_PER_TOKEN,
+    DECODE_SLOTS,
     DONE_S,
     DONE_SIZE,
     ERROR_RATE,
-    ERROR_TIME_S,
     FIRST_TOKEN_S,
     KEY,
     KEY_SHIFT,
@@ -29,15 +46,18 @@ from dlb_gym.engine.layout import (
     NEXT_CHANGE,
     NEXT_PROBE,
     NONE,
+    NUM_CELLS,
+    NUM_ROOTS,
     OUTPUT_TOKENS,
     PREFILL_HEAD,
     PREFILL_S_PER_TOKEN,
     PREFILL_TAIL,
+    PROBE_INTERVAL_S,
     PROBE_RECEIVED,
     PROBE_RIF,
     PROBE_SERVERS,
     PROMPT_TOKENS,
-    REJECTED,
+    QUEUE_LIMIT,
     RIF,
     SERVER,
     TOKENS,
@@ -47,51 +67,20 @@ from dlb_gym.engine.layout import (
     FloatArray,
     IdArray,
     IntArray,
+    Params,
+    State,
 )
-
-# Memory of a leaf's error rate, s (theory.md section 6; the paper gives none).
-ERROR_MEMORY_S = 5.0
-
-
-@part
-def _settle_prefills(now_s: float, s: int, server: IntArray, request: FloatArray) -> None:
-    """Prompt tokens leave the count at the end of prefill."""
-    head = server[s, PREFILL_HEAD]
-    while head != NONE and request[head, FIRST_TOKEN_S] <= now_s:
-        server[s, TOKENS] -= int(request[head, PROMPT_TOKENS])
-        head = int(request[head, NEXT])
-    server[s, PREFILL_HEAD] = head
-
-
-@part
-def _note_outcome(now_s: float, error: float, c: int, cell_time: FloatArray) -> None:
-    """Exponential mean of errors: e += (1 - exp(-dt / 5 s)) (error - e)."""
-    rate = cell_time[c, ERROR_RATE]
-    if rate != error:
-        elapsed_s = now_s - cell_time[c, ERROR_TIME_S]
-        cell_time[c, ERROR_RATE] = rate + (1.0 - math.exp(-elapsed_s / ERROR_MEMORY_S)) * (
-            error - rate
-        )
-    cell_time[c, ERROR_TIME_S] = now_s
-
-
-@part
-def _answer(c: int, slot: int, arc: IntArray, request: FloatArray) -> None:
-    """Puts a response on the way back; on an arc responses keep their order."""
-    i = int(request[slot, KEY]) >> KEY_SHIFT
-    request[slot, NEXT] = NONE
-    tail = arc[i, c, ANSWER_TAIL]
-    if tail == NONE:
-        arc[i, c, ANSWER_HEAD] = slot
-    else:
-        request[tail, NEXT] = slot
-    arc[i, c, ANSWER_TAIL] = slot
+from dlb_gym.engine.leaf import answer, choose_server, fail, note_outcome, settle_prefills
+from dlb_gym.engine.placing import choose_server_all, note_placed, note_served, refuse_early
+from dlb_gym.engine.telemetry import fill_report
 
 
 @part
 def _complete(
     until_s: float,
+    r: int,
     c: int,
+    queue_limit: int,
     arc: IntArray,
     cell: IntArray,
     cell_time: FloatArray,
@@ -99,6 +88,8 @@ def _complete(
     done_time: FloatArray,
     done_id: IdArray,
     request: FloatArray,
+    state: State,
+    extras: Extras | None,
 ) -> None:
     """Completions up to and including `until_s`."""
     size = cell[c, DONE_SIZE]
@@ -107,64 +98,40 @@ def _complete(
         slot = pop(done_time, done_id, size)
         size -= 1
         s = int(request[slot, SERVER])
-        _settle_prefills(now_s, s, server, request)
-        server[s, TOKENS] -= int(request[slot, OUTPUT_TOKENS])
+        settle_prefills(now_s, s, server, request)
         server[s, UNFINISHED] -= 1
-        _note_outcome(now_s, 0.0, c, cell_time)
-        _answer(c, slot, arc, request)
         cell[c, RIF] -= 1
+        server[s, TOKENS] -= int(request[slot, OUTPUT_TOKENS])
+        if extras is not None:
+            if extras.request[r, slot, KIND] != NONE:
+                server[s, TOKENS] -= int(request[slot, PROMPT_TOKENS])
+                leave(c, slot, request, extras.request[r], extras.leaf[r, c], extras.tally[r])
+                fail(now_s, c, slot, state.row[r], arc, cell, cell_time, request)
+                continue
+            note_served(now_s, r, c, slot, queue_limit, state, extras)
+        note_outcome(now_s, 0.0, c, cell_time)
+        answer(c, slot, arc, request)
     cell[c, DONE_SIZE] = size
 
 
 @part
-def _choose_server(now_s: float, u: float, live: int, server: IntArray, request: FloatArray) -> int:
-    """Power of two choices on unfinished tokens; a tie goes to the first drawn."""
-    scaled = u * live
-    first = int(scaled)
-    if live == 1:
-        return first
-    second = int((scaled - first) * (live - 1))
-    if second >= first:
-        second += 1
-    _settle_prefills(now_s, first, server, request)
-    _settle_prefills(now_s, second, server, request)
-    return second if server[second, TOKENS] < server[first, TOKENS] else first
-
-
-@part
-def _place(
+def _schedule(
     now_s: float,
     c: int,
+    s: int,
     slot: int,
     slots: int,
-    queue_limit: int,
-    service: FloatArray,
-    row: IntArray,
-    arc: IntArray,
-    received: IntArray,
+    prefill_s: float,
+    decode_s: float,
     cell: IntArray,
-    cell_time: FloatArray,
     server: IntArray,
     server_free: FloatArray,
     done_time: FloatArray,
     done_id: IdArray,
     request: FloatArray,
 ) -> None:
-    """Gives a request that reached the leaf to a server, or fails it if that server is full."""
-    received[int(request[slot, KEY]) >> KEY_SHIFT] += 1
-    s = _choose_server(now_s, request[slot, U_LEAF], cell[c, LIVE], server, request)
-    if server[s, UNFINISHED] >= queue_limit:
-        row[REJECTED] += 1
-        cell[c, CELL_REJECTED] += 1
-        request[slot, SERVER] = NONE
-        request[slot, DONE_S] = now_s
-        request[slot, FIRST_TOKEN_S] = now_s
-        _note_outcome(now_s, 1.0, c, cell_time)
-        _answer(c, slot, arc, request)
-        return
-    prompt = request[slot, PROMPT_TOKENS]
-    output = request[slot, OUTPUT_TOKENS]
-    first_token_s = max(now_s, server_free[s, 0]) + prompt * service[c, PREFILL_S_PER_TOKEN]
+    """A server takes a request whose stages take so long."""
+    first_token_s = max(now_s, server_free[s, 0]) + prefill_s
     server_free[s, 0] = first_token_s
     earliest = 1
     free_s = server_free[s, 1]
@@ -172,103 +139,214 @@ def _place(
         sooner = server_free[s, k] < free_s
         earliest = k if sooner else earliest
         free_s = server_free[s, k] if sooner else free_s
-    done_s = max(first_token_s, free_s) + output * service[c, DECODE_S_PER_TOKEN]
+    done_s = max(first_token_s, free_s) + decode_s
     server_free[s, earliest] = done_s
     request[slot, FIRST_TOKEN_S] = first_token_s
-    request[slot, DONE_S] = done_s
-    request[slot, SERVER] = s
     request[slot, NEXT] = NONE
     if server[s, PREFILL_HEAD] == NONE:
         server[s, PREFILL_HEAD] = slot
     else:
         request[server[s, PREFILL_TAIL], NEXT] = slot
     server[s, PREFILL_TAIL] = slot
+    _enqueue(c, s, slot, done_s, cell, server, done_time, done_id, request)
+
+
+@part
+def _enqueue(
+    c: int,
+    s: int,
+    slot: int,
+    done_s: float,
+    cell: IntArray,
+    server: IntArray,
+    done_time: FloatArray,
+    done_id: IdArray,
+    request: FloatArray,
+) -> None:
+    """A request is in flight until `done_s`."""
+    request[slot, DONE_S] = done_s
+    request[slot, SERVER] = s
     server[s, UNFINISHED] += 1
-    server[s, TOKENS] += int(prompt + output)
+    server[s, TOKENS] += int(request[slot, PROMPT_TOKENS] + request[slot, OUTPUT_TOKENS])
     push(done_time, done_id, cell[c, DONE_SIZE], done_s, slot)
     cell[c, DONE_SIZE] += 1
     cell[c, RIF] += 1
 
 
 @part
+def _place(now_s: float, r: int, c: int, slot: int, params: Params, state: State) -> None:
+    """Gives a request that reached the leaf to a server, or fails it if that server is full."""
+    cell, server, request = state.cell[r], state.server[r, c], state.request[r]
+    s = choose_server(now_s, request[slot, U_LEAF], cell[c, LIVE], server, request)
+    if server[s, UNFINISHED] >= params.shape[r, QUEUE_LIMIT]:
+        fail(now_s, c, slot, state.row[r], state.arc[r], cell, state.cell_time[r], request)
+        return
+    _schedule(
+        now_s,
+        c,
+        s,
+        slot,
+        params.shape[r, DECODE_SLOTS],
+        request[slot, PROMPT_TOKENS] * params.service[r, c, PREFILL_S_PER_TOKEN],
+        request[slot, OUTPUT_TOKENS] * params.service[r, c, DECODE_S_PER_TOKEN],
+        cell,
+        server,
+        state.server_free[r, c],
+        state.done_time[r, c],
+        state.done_id[r, c],
+        request,
+    )
+
+
+@part
+def _place_all(
+    now_s: float, r: int, c: int, slot: int, params: Params, state: State, extras: Extras
+) -> None:
+    """`_place` with mechanisms."""
+    cell, server, request = state.cell[r], state.server[r, c], state.request[r]
+    if refuse_early(now_s, r, c, slot, state, extras):
+        return
+    s = choose_server_all(now_s, r, c, slot, params, state, extras)
+    prompt = request[slot, PROMPT_TOKENS]
+    hit = extras.request[r, slot, HIT_TOKENS]
+    if extras.flag[r, BATCHING] > 0:
+        place_batching(
+            now_s,
+            r,
+            c,
+            s,
+            slot,
+            int(hit),
+            params.shape[r, QUEUE_LIMIT],
+            extras.cell[r, c, CELL_SPEED],
+            of_cell(extras.batches, r, c),
+            state,
+            extras,
+        )
+        if request[slot, SERVER] != NONE:
+            note_placed(now_s, r, c, s, slot, prompt, params, state, extras)
+        return
+    if server[s, UNFINISHED] >= params.shape[r, QUEUE_LIMIT]:
+        extras.request[r, slot, KIND] = FULL
+        extras.request[r, slot, HIT_TOKENS] = 0.0
+        fail(now_s, c, slot, state.row[r], state.arc[r], cell, state.cell_time[r], request)
+        return
+    note_placed(now_s, r, c, s, slot, prompt, params, state, extras)
+    request[slot, PROMPT_TOKENS] = prompt - hit
+    server_free = state.server_free[r, c]
+    done_time, done_id = state.done_time[r, c], state.done_id[r, c]
+    if server_free[s, 0] - now_s > extras.setting[r, MAX_WAIT_S]:
+        extras.request[r, slot, KIND] = GAVE_UP
+        gone_s = now_s + extras.setting[r, MAX_WAIT_S]
+        request[slot, FIRST_TOKEN_S] = gone_s
+        _enqueue(c, s, slot, gone_s, cell, server, done_time, done_id, request)
+        return
+    speed = extras.cell[r, c, CELL_SPEED]
+    _schedule(
+        now_s,
+        c,
+        s,
+        slot,
+        params.shape[r, DECODE_SLOTS],
+        (prompt - hit) * params.service[r, c, PREFILL_S_PER_TOKEN] / speed,
+        request[slot, OUTPUT_TOKENS] * params.service[r, c, DECODE_S_PER_TOKEN] / speed,
+        cell,
+        server,
+        server_free,
+        done_time,
+        done_id,
+        request,
+    )
+
+
+@part
 def _emit(
-    c: int,
-    num_roots: int,
-    received: IntArray,
-    cell: IntArray,
-    cell_time: FloatArray,
-    probe: IntArray,
-    probe_error_rate: FloatArray,
+    r: int, c: int, now_s: float, params: Params, state: State, extras: Extras | None
 ) -> None:
     """Writes the cell's report into the ring of its latest ones (a power of two: no division)."""
-    k = cell[c, NEXT_PROBE] & (len(probe_error_rate) - 1)
-    probe[k, PROBE_RIF] = cell[c, RIF]
-    probe[k, PROBE_SERVERS] = cell[c, LIVE]
-    probe_error_rate[k] = cell_time[c, ERROR_RATE]
+    cell, probe = state.cell[r, c], state.probe[r, c]
+    num_roots = params.shape[r, NUM_ROOTS]
+    m = cell[NEXT_PROBE]
+    k = m & (len(state.probe_error_rate[r, c]) - 1)
+    probe[k, PROBE_RIF] = cell[RIF]
+    probe[k, PROBE_SERVERS] = cell[LIVE]
+    state.probe_error_rate[r, c, k] = state.cell_time[r, c, ERROR_RATE]
     for i in range(num_roots):
-        probe[k, PROBE_RECEIVED + i] = received[i]
-    cell[c, NEXT_PROBE] += 1
+        probe[k, PROBE_RECEIVED + i] = state.received[r, c, i]
+    cell[NEXT_PROBE] += 1
+    if extras is not None:
+        fill_report(now_s, m, k, r, c, params.shape[r, NUM_CELLS], num_roots, state, extras)
+
+
+@part
+def _complete_until(
+    until_s: float, r: int, c: int, params: Params, state: State, extras: Extras | None
+) -> None:
+    """Completions of either kind of server."""
+    if extras is not None and extras.flag[r, BATCHING] > 0:
+        complete_batching(
+            until_s,
+            r,
+            c,
+            params.shape[r, QUEUE_LIMIT],
+            extras.flag[r, SEED],
+            extras.cell[r, c, CELL_SPEED],
+            of_cell(extras.batches, r, c),
+            state,
+            extras,
+        )
+        return
+    _complete(
+        until_s,
+        r,
+        c,
+        params.shape[r, QUEUE_LIMIT],
+        state.arc[r],
+        state.cell[r],
+        state.cell_time[r],
+        state.server[r, c],
+        state.done_time[r, c],
+        state.done_id[r, c],
+        state.request[r],
+        state,
+        extras,
+    )
 
 
 @part
 def run_cell(
-    c: int,
-    end_s: float,
-    num_roots: int,
-    slots: int,
-    queue_limit: int,
-    probe_interval_s: float,
-    service: FloatArray,
-    change_s: FloatArray,
-    change_live: IntArray,
-    row: IntArray,
-    arc: IntArray,
-    received: IntArray,
-    cell: IntArray,
-    cell_time: FloatArray,
-    server: IntArray,
-    server_free: FloatArray,
-    wire_time: FloatArray,
-    wire_id: IdArray,
-    done_time: FloatArray,
-    done_id: IdArray,
-    probe: IntArray,
-    probe_error_rate: FloatArray,
-    request: FloatArray,
+    r: int, c: int, end_s: float, params: Params, state: State, extras: Extras | None
 ) -> None:
-    """Runs cell c to `end_s`; arrays are one row's, `received` and from `server` on the cell's."""
+    """Runs cell c of row r to `end_s`."""
+    cell = state.cell[r, c]
+    wire_time, wire_id, request = state.wire_time[r, c], state.wire_id[r, c], state.request[r]
+    change_s = params.change_s[r, c]
+    probe_interval_s = params.clock[r, PROBE_INTERVAL_S]
     while True:
-        arrival_s = wire_time[0] if cell[c, WIRE_SIZE] > 0 else math.inf
-        probe_s = cell[c, NEXT_PROBE] * probe_interval_s
-        next_change_s = change_s[cell[c, NEXT_CHANGE]]
-        if next_change_s <= min(arrival_s, probe_s, end_s):
-            cell[c, LIVE] = change_live[cell[c, NEXT_CHANGE]]
-            cell[c, NEXT_CHANGE] += 1
-        elif arrival_s <= min(probe_s, end_s):
-            _complete(arrival_s, c, arc, cell, cell_time, server, done_time, done_id, request)
-            slot = pop_wire(wire_time, wire_id, cell[c, WIRE_SIZE], request)
-            cell[c, WIRE_SIZE] -= 1
-            _place(
-                arrival_s,
-                c,
-                slot,
-                slots,
-                queue_limit,
-                service,
-                row,
-                arc,
-                received,
-                cell,
-                cell_time,
-                server,
-                server_free,
-                done_time,
-                done_id,
-                request,
-            )
-        elif probe_s <= end_s:
-            _complete(probe_s, c, arc, cell, cell_time, server, done_time, done_id, request)
-            _emit(c, num_roots, received, cell, cell_time, probe, probe_error_rate)
-        else:
+        arrival_s = wire_time[0] if cell[WIRE_SIZE] > 0 else math.inf
+        probe_s = cell[NEXT_PROBE] * probe_interval_s
+        next_change_s = change_s[cell[NEXT_CHANGE]]
+        now_s = min(arrival_s, probe_s, next_change_s)
+        over = now_s > end_s
+        changes = next_change_s <= now_s
+        until_s = end_s if over else now_s
+        if changes and not over:
+            until_s = np.nextafter(now_s, -math.inf)  # a change precedes its instant's completions
+        _complete_until(until_s, r, c, params, state, extras)
+        if over:
             break
-    _complete(end_s, c, arc, cell, cell_time, server, done_time, done_id, request)
+        if changes:
+            if extras is not None:
+                change_cell(now_s, r, c, params, state, extras)
+            cell[LIVE] = params.change_live[r, c, cell[NEXT_CHANGE]]
+            cell[NEXT_CHANGE] += 1
+        elif arrival_s <= probe_s:
+            slot = pop_wire(wire_time, wire_id, cell[WIRE_SIZE], request)
+            cell[WIRE_SIZE] -= 1
+            state.received[r, c, int(request[slot, KEY]) >> KEY_SHIFT] += 1
+            if extras is None:
+                _place(now_s, r, c, slot, params, state)
+            else:
+                _place_all(now_s, r, c, slot, params, state, extras)
+        else:
+            _emit(r, c, now_s, params, state, extras)

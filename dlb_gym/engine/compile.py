@@ -16,18 +16,12 @@ R = TypeVar("R")
 _njit: Any = numba.njit  # its stubs lack the options that leave out wrappers
 _common: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 _part = _njit(**_common, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-_stage = _njit(**_common, inline="always")
 _entry = _njit(**_common, cache=True)
 
 
 def part(function: Callable[P, R]) -> Callable[P, R]:
     """Compiles a function that only kernels call."""
     return cast(Callable[P, R], _part(function))
-
-
-def stage(function: Callable[P, R]) -> Callable[P, R]:
-    """Compiles a long function with one caller as if it stood there."""
-    return cast(Callable[P, R], _stage(function))
 
 
 def entry(function: Callable[P, R]) -> Callable[P, R]:

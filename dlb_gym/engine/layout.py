@@ -30,17 +30,18 @@ LOAD_DECAY = 6
 # Params.service: (n, C, 2)
 PREFILL_S_PER_TOKEN, DECODE_S_PER_TOKEN = range(2)
 
-# Arrivals.requests: (n, R, capacity, 5)
+# Arrivals.requests: (n, R, capacity, 5); with sessions three more columns: session, scheduling
+# hash, prefix tokens
 ARRIVAL_S, PROMPT_TOKENS, OUTPUT_TOKENS, U_ROUTE, U_LEAF = range(5)
 ARRIVAL_COLUMNS = 5
 
-# State.row: (n, 9)
+# State.row: (n, 10)
 ARRIVED, ANSWERED, ERRORS, REJECTED, FREE, LOG_SIZE, MEASURED, MEASURED_AWAY = range(8)
-MEASURED_ERRORS = 8
-ROW_COLUMNS = 9
-# State.row_time: (n, 3)
-IN_SYSTEM_S, LATENCY_SUM_S, FIRST_TOKEN_SUM_S = range(3)
-ROW_TIME_COLUMNS = 3
+MEASURED_ERRORS, INTERVAL_ANSWERED = 8, 9
+ROW_COLUMNS = 10
+# State.row_time: (n, 5)
+IN_SYSTEM_S, LATENCY_SUM_S, FIRST_TOKEN_SUM_S, TOKEN_TIME_SUM_S, INTERVAL_FIRST_TOKEN_S = range(5)
+ROW_TIME_COLUMNS = 5
 # State.received: (n, C, R) requests of each root that reached the cell's leaf.
 # State.arc: (n, R, C, 5); a request id or -1 in the answer columns
 SENT, ANSWERED_ARC, INTERVAL_SENT, ANSWER_HEAD, ANSWER_TAIL = range(5)
@@ -80,7 +81,8 @@ KEY_SHIFT = 40
 LOG_COLUMNS = 9
 
 # Latency histogram: octaves of [2^-20, 2^20) s in 64 equal parts, exact in every arithmetic.
-LATENCY, FIRST_TOKEN = range(2)
+LATENCY, FIRST_TOKEN, TOKEN_TIME = range(3)
+HISTOGRAMS = 3
 PARTS_PER_OCTAVE = 64
 LOWEST_EXPONENT = -20
 OCTAVES = 40

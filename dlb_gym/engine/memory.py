@@ -75,7 +75,7 @@ def allocate(sizes: Sizes) -> tuple[Params, State, Arrivals, Orders]:
         held_time=floats(roots, cells, 2),
         request=floats(sizes.pool, layout.REQUEST_COLUMNS),
         free=ids(sizes.pool),
-        histogram=ints(2, layout.HISTOGRAM_BINS),
+        histogram=ints(layout.HISTOGRAMS, layout.HISTOGRAM_BINS),
         log=floats(sizes.log, layout.LOG_COLUMNS),
     )
     arrivals = Arrivals(

@@ -31,6 +31,8 @@ DEFAULTS = {
     "capacity_load": 0.5,
     "zero_load_time_s": 1.0,
     "control_interval": 0.25,
+    "prefill_backlog": 0.0,
+    "decode_backlog": 0.0,
 }
 
 

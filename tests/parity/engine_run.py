@@ -133,7 +133,7 @@ def simulate(
         for r in range(len(cases)):
             set_orders(orders, r, decide(step, []))
         target = np.full(len(cases), step + 1, dtype=np.int64)
-        assert engine.advance(params, state, arrivals, orders, target)[0] == engine.READY
+        assert engine.advance(params, state, arrivals, orders, None, target)[0] == engine.READY
         for r, (system, _) in enumerate(cases):
             views[r].append(EngineView(*(np.copy(v) for v in view(r, system, state))))
     logs = []

@@ -1,0 +1,222 @@
+"""A scenario's mechanisms in the engine's numbers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlb_gym.calibration import latency_parameters
+from dlb_gym.disturbances import Disturbances
+from dlb_gym.engine import Extras, ExtraSizes, extras, publish
+from dlb_gym.engine.estimator import from_model, model_of
+from dlb_gym.engine.layout import NONE, Params
+from dlb_gym.latency_model import LatencyModel
+from dlb_gym.mechanisms import Affinity, ErrorAversion, Telemetry
+from dlb_gym.rates import batching_servers, nominal_rates_rps
+from dlb_gym.reductions import ordered_sum
+from dlb_gym.scenario import Scenario
+from dlb_gym.server_design import ContinuousBatching, Disaggregated
+from dlb_gym.streams import Stream, random_stream
+
+FloatArray = NDArray[np.float64]
+
+LOST_IN_A_ROW = 32
+"""Reports over which a root looks back for one that came; after more it keeps what it has."""
+AFFINITIES = {
+    "none": extras.UNUSED,
+    "conditional": extras.CONDITIONAL,
+    "sticky": extras.STICKY,
+    "consistent_hash": extras.HASHED,
+}
+
+
+def uses_mechanisms(scenario: Scenario) -> bool:
+    """Whether the engine needs its extras for a scenario."""
+    plain = {"burst", "outage"}
+    return (
+        scenario.telemetry is not None
+        or scenario.latency_estimate.kind != "oracle"
+        or scenario.error_aversion is not None
+        or scenario.demand.has_sessions
+        or scenario.retries is not None
+        or isinstance(scenario.server, ContinuousBatching)
+        or scenario.server.max_wait_s is not None
+        or any(each.kind not in plain for each in scenario.disturbances)
+    )
+
+
+def sizes_for(scenario: Scenario, disturbances: Disturbances, sizes: ExtraSizes) -> ExtraSizes:
+    """The sizes, with the axes that only mechanisms have long enough for a scenario."""
+    telemetry = scenario.telemetry or Telemetry(leaf_replicas=1, root_replicas=1)
+    arcs = [(window.root, window.cell) for window in disturbances.windows]
+    affinity = _affinity(scenario) or Affinity(cache_sessions=1, map_sessions=1)
+    design = scenario.server
+    return sizes._replace(
+        leaves=max(sizes.leaves, telemetry.leaf_replicas),
+        windows=max(sizes.windows, *(arcs.count(arc) for arc in arcs), 1),
+        map_sessions=max(sizes.map_sessions, affinity.map_sessions),
+        cache_sessions=max(sizes.cache_sessions, affinity.cache_sessions),
+        max_batch=max(
+            sizes.max_batch, design.max_batch if isinstance(design, ContinuousBatching) else 1
+        ),
+    )
+
+
+def late_by_s(scenario: Scenario, disturbances: Disturbances) -> float:
+    """How much older than the journey a report may be that a root has yet to take in."""
+    extra_s = [w.extra_s for w in disturbances.windows if w.extra_s < math.inf]
+    late_s = max(extra_s, default=0.0)
+    if scenario.telemetry is not None:
+        lost = LOST_IN_A_ROW if scenario.telemetry.probe_loss > 0 else 1
+        peers = scenario.telemetry.leaf_replicas
+        late_s += scenario.telemetry.turn_s + lost * peers * scenario.probe_interval_s
+    return late_s
+
+
+def initial_models(scenario: Scenario, seed: int, episode: int) -> FloatArray:
+    """Latency models that probes carry from clock 0 on, (C, 4).
+
+    Oracle: each cell's own. Noisy (paper 5.4): (1 + epsilon xi) times it, made admissible again.
+    Online: one for all cells, the mean of their logarithms weighted by servers: what an operator
+    knows of the fleet before a new endpoint serves.
+    """
+    estimate = scenario.latency_estimate
+    models = np.asarray(latency_parameters(scenario), dtype=np.float64)
+    if estimate.kind == "noisy":
+        xi = random_stream(seed, episode, Stream.MODEL_NOISE).uniform(-1.0, 1.0, len(models))
+        noisy = models * (1.0 + estimate.epsilon * xi)[:, None]
+        fixed = LatencyModel(*noisy.T).constrained()
+        return np.column_stack([fixed.alpha, fixed.beta, fixed.knee, fixed.smoothing])
+    if estimate.kind == "online":
+        servers = np.array([[cell.servers] for cell in scenario.cells], dtype=np.float64)
+        logs = np.array([from_model(model) for model in models])
+        prior = ordered_sum((logs * servers).T) / ordered_sum(servers[:, 0])
+        return np.tile(model_of(prior), (len(models), 1))
+    return models
+
+
+def write_row(
+    r: int,
+    memory: Extras,
+    params: Params,
+    scenario: Scenario,
+    disturbances: Disturbances,
+    seed: int,
+    episode: int,
+) -> None:
+    """Writes what row r's mechanisms are; the row must be clear."""
+    cells = len(scenario.cells)
+    engine_seed = random_stream(seed, episode, Stream.ENGINE_SEED).integers(2**32)
+    memory.flag[r, extras.SEED] = int(engine_seed)
+    servers = np.array([cell.servers for cell in scenario.cells], dtype=np.float64)
+    memory.server_rps[r, :cells] = nominal_rates_rps(scenario) / servers
+    _write_servers(r, memory, scenario)
+    _write_telemetry(r, memory, scenario)
+    _write_aversion(r, memory, scenario.error_aversion)
+    affinity = _affinity(scenario)
+    if affinity is not None:
+        memory.flag[r, extras.AFFINITY] = AFFINITIES[affinity.kind]
+        memory.flag[r, extras.CACHE_TOKENS] = affinity.cache_tokens
+    if scenario.retries is not None:
+        memory.flag[r, extras.ATTEMPTS] = scenario.retries.attempts
+        memory.setting[r, extras.BUDGET] = scenario.retries.budget
+    _write_faults(r, memory, disturbances)
+    _write_models(r, memory, params, scenario, seed, episode)
+
+
+def _affinity(scenario: Scenario) -> Affinity | None:
+    """Servers keep the prefixes of sessions even where routing ignores them."""
+    if scenario.affinity is None and scenario.demand.has_sessions:
+        return Affinity(kind="none")
+    return scenario.affinity
+
+
+def _write_servers(r: int, memory: Extras, scenario: Scenario) -> None:
+    design = scenario.server
+    if isinstance(design, Disaggregated):
+        for j, cell in enumerate(scenario.cells):
+            memory.prefill_s[r, j] = cell.prefill_s_per_token
+        if design.max_wait_s is not None:
+            memory.setting[r, extras.MAX_WAIT_S] = design.max_wait_s
+        return
+    memory.flag[r, extras.BATCHING] = 1
+    for j, server in enumerate(batching_servers(scenario, design)):
+        memory.prefill_s[r, j] = server.prefill_s_per_token
+        memory.batches.limits[r, j] = server.limits
+        memory.batches.timing[r, j] = server.timing
+
+
+def _write_telemetry(r: int, memory: Extras, scenario: Scenario) -> None:
+    telemetry, flag, setting = scenario.telemetry, memory.flag[r], memory.setting[r]
+    if telemetry is None:
+        return
+    interval_s = scenario.probe_interval_s
+    flag[extras.ROOT_REPLICAS] = telemetry.root_replicas
+    flag[extras.LEAVES] = telemetry.leaf_replicas
+    flag[extras.SYNC_EVERY] = round(telemetry.sync_interval_s / interval_s)
+    flag[extras.LOOK_EVERY] = round(telemetry.server_probe_interval_s / interval_s)
+    flag[extras.BACKLOGS] = int(telemetry.backlogs)
+    setting[extras.PROBE_LOSS] = telemetry.probe_loss
+    setting[extras.PROBE_TIMEOUT_S] = telemetry.probe_timeout_s
+    setting[extras.TURN_S] = telemetry.turn_s
+
+
+def _write_aversion(r: int, memory: Extras, aversion: ErrorAversion | None) -> None:
+    if aversion is None:
+        return
+    memory.flag[r, extras.AVERTING] = 1
+    for column, value in (
+        (extras.AVERSION_S, aversion.interval_s),
+        (extras.TOLERANCE, aversion.tolerance),
+        (extras.GAIN, aversion.gain),
+        (extras.HIGHEST, aversion.highest),
+        (extras.RISE, aversion.rise),
+        (extras.FALL, aversion.fall_per_s),
+        (extras.QUIET, aversion.quiet_answers),
+        (extras.DOUBT, math.exp(-aversion.interval_s / aversion.recovery_s)),
+        (extras.SILENCE_S, aversion.silence_s),
+    ):
+        memory.setting[r, column] = value
+
+
+def _write_faults(r: int, memory: Extras, disturbances: Disturbances) -> None:
+    for j, changes in enumerate(disturbances.changes):
+        for e, change in enumerate(changes):
+            leaf = NONE if change.leaf is None else change.leaf
+            memory.change[r, j, e] = change.speed, change.error_fraction, change.crash, leaf
+    places: dict[tuple[int, int], int] = {}
+    for window in disturbances.windows:
+        arc = (window.root, window.cell)
+        w = places.get(arc, 0)
+        places[arc] = w + 1
+        memory.window[r, window.root, window.cell, w] = (
+            window.start_s,
+            window.end_s,
+            window.extra_s,
+        )
+    for down in disturbances.leaves_down:
+        memory.leaf_down[r, down.place, : down.replicas] = down.start_s, down.end_s
+    for down in disturbances.roots_down:
+        memory.root_down[r, down.place] = down.start_s, down.end_s, down.replicas
+
+
+def _write_models(
+    r: int, memory: Extras, params: Params, scenario: Scenario, seed: int, episode: int
+) -> None:
+    estimate, cells = scenario.latency_estimate, len(scenario.cells)
+    models = np.ones((memory.models.shape[1], 4))
+    models[:cells] = initial_models(scenario, seed, episode)
+    parameters = np.array([from_model(model) for model in models])
+    publish(r, memory, params, models, parameters)
+    if estimate.kind != "online":
+        return
+    memory.flag[r, extras.ESTIMATING] = 1
+    memory.first_prior[r] = parameters[0]
+    setting = memory.setting[r]
+    setting[extras.REFIT_S] = estimate.refit_interval_s
+    setting[extras.MEMORY_S] = estimate.memory_s
+    setting[extras.PRIOR_SD] = estimate.prior_sd
+    setting[extras.BACKGROUND] = estimate.background
+    setting[extras.DITHER] = estimate.dither

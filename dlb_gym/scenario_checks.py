@@ -1,0 +1,139 @@
+"""What parts of a scenario must agree on; each rule names its key, the value and the remedy."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from dlb_gym.disturbance_models import (
+    BlackHole,
+    Burst,
+    Disturbance,
+    LatencyShift,
+    LeafCrash,
+    Outage,
+    Partition,
+    RootCrash,
+    ServerCrash,
+    SlowCell,
+)
+
+if TYPE_CHECKING:
+    from dlb_gym.scenario import Scenario
+
+
+def nearest_key(word: str, choices: Collection[str]) -> str:
+    """A hint that names the closest valid word, or nothing."""
+    close = difflib.get_close_matches(word, choices, n=1, cutoff=0.5)
+    return f"; nearest valid key: {close[0]!r}" if close else ""
+
+
+def require_members(key: str, names: tuple[str, ...] | None, known: list[str]) -> None:
+    """Refuses names that do not exist.
+
+    Raises:
+        ValueError: One of them is not known.
+    """
+    for name in names or ():
+        if name not in known:
+            hint = nearest_key(name, known)
+            raise ValueError(f"{key} names {name!r}, which does not exist{hint}")
+
+
+def check_mechanisms(scenario: Scenario) -> None:
+    """Refuses mechanisms that contradict one another or the rest of the scenario.
+
+    Raises:
+        ValueError: They do.
+    """
+    _check_affinity(scenario)
+    _check_telemetry(scenario)
+    _check_intervals(scenario)
+    for index, disturbance in enumerate(scenario.disturbances):
+        _check_disturbance(scenario, f"disturbances.{index}", disturbance)
+
+
+def _check_affinity(scenario: Scenario) -> None:
+    if scenario.affinity is not None and not scenario.demand.has_sessions:
+        raise ValueError(
+            "affinity without sessions has nothing to stick to: add demand.sessions, name the "
+            "trace's hash_ids_column, or leave affinity out"
+        )
+
+
+def _check_telemetry(scenario: Scenario) -> None:
+    telemetry = scenario.telemetry
+    if telemetry is None:
+        return
+    for key in ("sync_interval_s", "server_probe_interval_s"):
+        span_s = getattr(telemetry, key)
+        if not _is_multiple(span_s, scenario.probe_interval_s):
+            raise ValueError(
+                f"telemetry.{key} = {span_s} is no whole number of probe intervals of "
+                f"{scenario.probe_interval_s} s; choose a multiple, or 0"
+            )
+    for key in ("turn_s", "sync_interval_s", "server_probe_interval_s", "probe_timeout_s"):
+        if getattr(telemetry, key) > scenario.horizon_s:
+            raise ValueError(
+                f"telemetry.{key} = {getattr(telemetry, key)} exceeds "
+                f"horizon_s = {scenario.horizon_s}; shorten it"
+            )
+
+
+def _check_intervals(scenario: Scenario) -> None:
+    estimate, autoscaler = scenario.latency_estimate, scenario.autoscaler
+    if estimate.kind == "online" and estimate.refit_interval_s < scenario.control_interval_s:
+        raise ValueError(
+            f"latency_estimate.refit_interval_s = {estimate.refit_interval_s} is shorter than "
+            f"control_interval_s = {scenario.control_interval_s}; lengthen it"
+        )
+    if autoscaler is not None and not _is_multiple(
+        autoscaler.interval_s, scenario.control_interval_s
+    ):
+        raise ValueError(
+            f"autoscaler.interval_s = {autoscaler.interval_s} is no whole number of control "
+            f"intervals of {scenario.control_interval_s} s; choose a multiple"
+        )
+    schedules = Outage | ServerCrash | BlackHole | SlowCell | LeafCrash
+    for index, each in enumerate(scenario.disturbances):
+        if autoscaler is not None and isinstance(each, schedules):
+            raise ValueError(
+                f"disturbances.{index}: an autoscaler and a {each.kind} would both write a cell's "
+                "schedule: leave one of them out"
+            )
+
+
+def _check_disturbance(scenario: Scenario, key: str, disturbance: Disturbance) -> None:
+    roots = [root.name for root in scenario.roots]
+    if isinstance(disturbance, Burst):
+        require_members(f"{key}.root", (disturbance.root and (disturbance.root,)) or None, roots)
+        return
+    if not isinstance(disturbance, RootCrash):
+        cells = [cell.name for cell in scenario.cells]
+        require_members(f"{key}.cells", disturbance.cells, cells)
+    if isinstance(disturbance, RootCrash | Partition | LatencyShift):
+        require_members(f"{key}.roots", disturbance.roots, roots)
+    for kind, field in ((LeafCrash, "leaf_replicas"), (RootCrash, "root_replicas")):
+        if isinstance(disturbance, kind):
+            _require_peers(scenario, key, disturbance.kind, disturbance.replicas, field)
+
+
+def _require_peers(scenario: Scenario, key: str, kind: str, replicas: int, field: str) -> None:
+    if scenario.telemetry is None:
+        raise ValueError(
+            f"{key}: a {kind} needs router replicas; add a telemetry table, whose {field} says how "
+            "many a cell has"
+        )
+    available = getattr(scenario.telemetry, field)
+    if replicas >= available:
+        raise ValueError(
+            f"{key}.replicas = {replicas} must be below telemetry.{field} = {available}: somebody "
+            "has to go on; raise the one or lower the other"
+        )
+
+
+def _is_multiple(span_s: float, unit_s: float) -> bool:
+    count = span_s / unit_s
+    return math.isclose(count, round(count), rel_tol=1e-9, abs_tol=1e-9)

@@ -1,0 +1,83 @@
+"""What is wrong with a scenario, in words: the key, the value, the rule and the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, get_args
+
+from pydantic import ValidationError
+
+from dlb_gym.scenario import Scenario
+from dlb_gym.scenario_checks import nearest_key
+from dlb_gym.strict import Strict
+
+
+class ScenarioError(ValueError):
+    """A scenario that cannot be used; the message names the key, the rule and the remedy."""
+
+
+def faults(error: ValidationError) -> list[str]:
+    """One line for every fault that the validation found."""
+    return [_fault(dict(item)) for item in error.errors(include_url=False)]
+
+
+def _fault(item: dict[str, Any]) -> str:
+    key = ".".join(str(part) for part in item["loc"]) or "scenario"
+    if item["type"] == "extra_forbidden":
+        return unknown_key([str(part) for part in item["loc"]])
+    if item["type"] == "missing":
+        return f"scenario key {key!r} is missing"
+    message = item["msg"].removeprefix("Value error, ")
+    if not item["loc"]:
+        return f"scenario: {message}"
+    return f"scenario key {key!r}: {message} (got {str(item['input'])[:80]!r})"
+
+
+def unknown_key(key: Sequence[str]) -> str:
+    """Says that a key is unknown: the nearest of its table, where it belongs, or all valid ones."""
+    *parents, last = key
+    valid = sorted({name for table in _tables_at(parents) for name in table.model_fields})
+    if not parents:
+        valid += ["base", "endpoints"]
+    remedy = nearest_key(last, valid)
+    if homes := _homes(last):
+        remedy += f"; {last!r} belongs to {' or '.join(homes)}"
+    if not remedy and valid:
+        remedy = f"; valid keys here: {', '.join(valid)}"
+    return f"scenario key {'.'.join(key)!r} is unknown{remedy}"
+
+
+def _tables_at(key: Sequence[str]) -> list[type[Strict]]:
+    """The tables that may stand at a key: several where a list holds tables of different kinds."""
+    tables: list[type[Strict]] = [Scenario]
+    for part in key:
+        fields = [table.model_fields[part] for table in tables if part in table.model_fields]
+        if fields:
+            tables = [table for field in fields for table in _tables_in(field.annotation)]
+        elif not part.isdigit():  # pydantic puts a disturbance's kind between its number and keys
+            tables = [table for table in tables if _kind(table) == part]
+    return tables
+
+
+def _kind(table: type[Strict]) -> Any:
+    """A disturbance's kind, None of other tables."""
+    return table.model_fields["kind"].default if "kind" in table.model_fields else None
+
+
+def _tables_in(annotation: Any) -> list[type[Strict]]:
+    """The tables within a type, such as Cell in tuple[Cell, ...]."""
+    if isinstance(annotation, type) and issubclass(annotation, Strict):
+        return [annotation]
+    return [table for part in get_args(annotation) for table in _tables_in(part)]
+
+
+def _homes(name: str, table: type[Strict] = Scenario, key: str = "") -> list[str]:
+    """Where a key of this name is valid, in words: the scenario itself, or dotted tables."""
+    place = repr(key) if key else "the scenario itself"
+    if _kind(table) is not None:
+        place += f" of kind {_kind(table)!r}"
+    homes = [place] if name in table.model_fields else []
+    for field, info in table.model_fields.items():
+        for inner in _tables_in(info.annotation):
+            homes += _homes(name, inner, f"{key}.{field}" if key else field)
+    return homes
