@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from benchmarks import batching, engine
+from benchmarks import batching, engine, mechanisms
 
-BENCHMARKS = {"batching": batching.main, "engine": engine.main}
+BENCHMARKS = {"batching": batching.main, "engine": engine.main, "mechanisms": mechanisms.main}
 
 
 def main() -> None:

@@ -59,19 +59,20 @@ class Scaler:
         self._least = np.maximum(np.ceil(self._servers * rule.least_share), 1).astype(np.int64)
         self._ordered = self._servers.copy()
         self._received = np.zeros(len(self._servers), dtype=np.int64)
-        spare = self._cap - int(self._servers.sum())
-        self.most_servers = int(self._servers.max()) + spare
+        # All others at their least: releases elsewhere make room under the cap.
+        self.most_servers = self._cap - int((self._least.sum() - self._least).min())
         episode_s = scenario.warmup_s + scenario.settle_s + scenario.horizon_s
         self.most_changes = 3 + math.ceil(episode_s / rule.interval_s)
+        self._last_step = scenario.intervals(episode_s)
 
     def next_step(self, step: int) -> int:
         """The step after this one at which it acts again."""
         return int((step // self._every + 1) * self._every)
 
     def act(self, r: int, params: Params, state: State, models: FloatArray) -> None:
-        """Orders and releases servers of row r, if it is time to."""
+        """Orders and releases servers of row r, if it is time to; not after the episode's end."""
         step = int(state.step[r])
-        if step % self._every != 0 or step == 0:
+        if step % self._every != 0 or not 0 < step < self._last_step:
             return
         cells = len(self._servers)
         received = state.received[r, :cells].sum(axis=1)

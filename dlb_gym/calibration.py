@@ -30,7 +30,7 @@ from dataclasses import asdict
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +43,9 @@ from dlb_gym.rates import batching_servers, mean_tokens, token_moments, zero_loa
 from dlb_gym.scenario import Scenario, Tokens, Trace
 from dlb_gym.scenario_source import ScenarioError
 from dlb_gym.server_design import BatchingServer, ContinuousBatching, Disaggregated
-from dlb_gym.tokens import TokenColumns, token_source
+from dlb_gym.session_requests import request_tokens
+from dlb_gym.sessions import Sessions
+from dlb_gym.tokens import TokenColumns
 
 FloatArray = NDArray[np.float64]
 Servers = Disaggregated | BatchingServer
@@ -54,6 +56,28 @@ WINDOW = 20.0  # zero-load times; the first window warms up, the others are meas
 WINDOWS = 5
 PREFILL_LOGITS = np.linspace(-5.0, 5.0, 17)  # grid of log(w / (1 - w))
 SEED = 20_260_101
+
+
+class Mix(NamedTuple):
+    """What decides the tokens of a scenario's requests."""
+
+    tokens: Tokens
+    sessions: Sessions | None
+    trace: Trace | None
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> Self:
+        """Of the sessions, only the turns: when they come and what is cached makes no tokens."""
+        demand = scenario.demand
+        sessions = demand.sessions
+        if sessions is not None:
+            sessions = Sessions(
+                mean_turns=sessions.mean_turns,
+                max_turns=sessions.max_turns,
+                hot_fraction=sessions.hot_fraction,
+                hot_factor=sessions.hot_factor,
+            )
+        return cls(scenario.tokens, sessions, demand.trace)
 
 
 def latency_parameters(scenario: Scenario) -> FloatArray:
@@ -82,9 +106,10 @@ def latency_parameters(scenario: Scenario) -> FloatArray:
 def _batching_parameters(
     scenario: Scenario, design: ContinuousBatching, zero_load_s: FloatArray
 ) -> FloatArray:
+    mix = Mix.of(scenario)
     rows = []
     for server, unit_s in zip(batching_servers(scenario, design), zero_load_s, strict=True):
-        alpha, beta, knee, smoothing = _fitted(None, scenario.tokens, server, scenario.demand.trace)
+        alpha, beta, knee, smoothing = _fitted(None, mix, server)
         rows.append((alpha * unit_s, beta * unit_s, knee, smoothing))
     return np.array(rows)
 
@@ -96,7 +121,7 @@ def _interpolated(scenario: Scenario, design: Disaggregated, share: float) -> Fl
     overtakes decode; so the slope is interpolated relative to it, and knee and smoothing with it,
     which leaves beta * knee / alpha between the two fits.
     """
-    key = (scenario.tokens, design, scenario.demand.trace)
+    key = (Mix.of(scenario), design)
     if share in (0.0, 1.0):
         return np.array(_fitted(share, *key))
     logit = math.log(share) - math.log1p(-share)
@@ -123,17 +148,15 @@ def _slope_scale(share: float, slots: int) -> FloatArray:
 
 
 @lru_cache(maxsize=256)
-def _fitted(
-    share: float | None, tokens: Tokens, design: Servers, trace: Trace | None
-) -> tuple[float, ...]:
+def _fitted(share: float | None, mix: Mix, design: Servers) -> tuple[float, ...]:
     """Softplus parameters, zero-load time 1: those on disk, or made and kept there."""
     folder = _folder_of_kernels()
     if folder is None:
-        return _fit(share, tokens, design, trace)
-    path = folder / f"fit_{_fit_hash(share, tokens, design, trace)}.json"
+        return _fit(share, mix, design)
+    path = folder / f"fit_{_fit_hash(share, mix, design)}.json"
     fit = _read_fit(path)
     if fit is None:
-        fit = _fit(share, tokens, design, trace)
+        fit = _fit(share, mix, design)
         _write_fit(path, fit)
     return fit
 
@@ -144,12 +167,14 @@ def _folder_of_kernels() -> Path | None:
     return None if stats is None else Path(stats.cache_path)
 
 
-def _fit_hash(share: float | None, tokens: Tokens, design: Servers, trace: Trace | None) -> str:
+def _fit_hash(share: float | None, mix: Mix, design: Servers) -> str:
     """Of all that a fit follows from, apart from the engine; a trace counts by its content."""
+    tokens, sessions, trace = mix
     content = None if trace is None else trace.model_dump(exclude={"path"})
+    turns = None if sessions is None else sessions.model_dump()
     how = [SERVERS, LOADS, WINDOW, WINDOWS, SEED]  # a test may set them
     servers = asdict(design) if isinstance(design, BatchingServer) else design.model_dump()
-    key = [_sources_hash(), how, share, tokens.model_dump(), servers, content]
+    key = [_sources_hash(), how, share, tokens.model_dump(), turns, servers, content]
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -161,6 +186,8 @@ def _sources_hash() -> str:
         "batching_rates",
         "calibration",
         "latency_model",
+        "session_requests",
+        "sessions",
         "tokens",
         "trace",
         "trace_file",
@@ -195,13 +222,11 @@ def _write_fit(path: Path, fit: tuple[float, ...]) -> None:
             Path(aside).unlink(missing_ok=True)
 
 
-def _fit(
-    share: float | None, tokens: Tokens, design: Servers, trace: Trace | None
-) -> tuple[float, ...]:
+def _fit(share: float | None, mix: Mix, design: Servers) -> tuple[float, ...]:
     """Softplus parameters, zero-load time 1."""
     from scipy.optimize import least_squares  # slow to import, and needed only here
 
-    n, latency = measure(share, tokens, design, trace)
+    n, latency = measure(share, mix, design)
 
     def model(p: FloatArray) -> LatencyModel:
         alpha, beta = np.exp(p[0]), np.exp(p[1])
@@ -218,24 +243,21 @@ def _fit(
     return float(fit.alpha), float(fit.beta), float(fit.knee), float(fit.smoothing)
 
 
-def measure(
-    share: float | None, tokens: Tokens, design: Servers, trace: Trace | None
-) -> tuple[FloatArray, FloatArray]:
+def measure(share: float | None, mix: Mix, design: Servers) -> tuple[FloatArray, FloatArray]:
     """Mean RIF per server and latency of a cell of zero-load time 1, at each of `LOADS`.
 
     Args:
         share: Part of the zero-load time that is prefill; None for batching servers.
-        tokens: Token mix, unless there is a trace.
+        mix: Tokens of the requests.
         design: The servers.
-        trace: Recorded token mix.
     """
     if isinstance(design, BatchingServer):
-        return _measure_batching(tokens, design, trace)
+        return _measure_batching(mix, design)
     if share is None:
         raise ValueError(
             "share = None: the curve of disaggregated servers needs their prefill share"
         )
-    params, state, arrivals, orders = _one_cell_rows(share, tokens, design, trace)
+    params, state, arrivals, orders = _one_cell_rows(share, mix, design)
     in_system_s = np.zeros(len(LOADS))
     answered = np.zeros(len(LOADS))
     for window in range(WINDOWS):
@@ -250,17 +272,15 @@ def measure(
     return in_system_s / (SERVERS * WINDOW * (WINDOWS - 1)), in_system_s / answered
 
 
-def _measure_batching(
-    tokens: Tokens, server: BatchingServer, trace: Trace | None
-) -> tuple[FloatArray, FloatArray]:
+def _measure_batching(mix: Mix, server: BatchingServer) -> tuple[FloatArray, FloatArray]:
     """`measure` for batching servers, which need no roots: one cell's log says it all."""
-    moments = token_moments(tokens, trace)
+    moments = token_moments(*mix)
     unit_s = batching_zero_load_s(server, moments)
     rate_rps = SERVERS * batching_rate_rps(server, moments)
     rng = np.random.default_rng(SEED)
     count = math.ceil(1.1 * LOADS[-1] * rate_rps * unit_s * WINDOW * WINDOWS)
     spacing = rng.standard_exponential(count)
-    prompt, output = _drawn(tokens, trace, rng, count)
+    prompt, output = _drawn(mix, rng, count)
     u_leaf = rng.random(count)
     start_s, end_s = WINDOW * unit_s, WINDOW * WINDOWS * unit_s
     curve = []
@@ -302,7 +322,7 @@ def _one_batching_cell(
 
 
 def _one_cell_rows(
-    share: float, tokens: Tokens, design: Disaggregated, trace: Trace | None
+    share: float, mix: Mix, design: Disaggregated
 ) -> tuple[engine.Params, engine.State, engine.Arrivals, engine.Orders]:
     """One row a load: a root, a cell, no network; the same requests, closer together."""
     rng = np.random.default_rng(SEED)
@@ -310,7 +330,7 @@ def _one_cell_rows(
     rate = SERVERS / max(share, (1.0 - share) / slots)
     count = math.ceil(1.1 * LOADS[-1] * rate * WINDOW * WINDOWS)
     spacing = rng.standard_exponential(count)
-    prompt, output = _drawn(tokens, trace, rng, count)
+    prompt, output = _drawn(mix, rng, count)
     pool = min(count, SERVERS * design.queue_limit + math.ceil(LOADS[-1] * rate * WINDOW * 1.5))
     sizes = engine.Sizes(
         replications=len(LOADS), roots=1, cells=1, servers=SERVERS, slots=slots,
@@ -337,11 +357,9 @@ def _one_cell_rows(
     return params, state, arrivals, orders
 
 
-def _drawn(
-    tokens: Tokens, trace: Trace | None, rng: np.random.Generator, count: int
-) -> TokenColumns:
+def _drawn(mix: Mix, rng: np.random.Generator, count: int) -> TokenColumns:
     """Tokens of some requests, of which at least one has any."""
-    prompt, output = token_source(tokens, trace).draw(rng, count)
+    prompt, output = request_tokens(*mix).draw(rng, count)
     if not (prompt.any() or output.any()):
         raise ScenarioError(
             f"tokens: none of {count:,} requests drawn has any, so there is no work to calibrate; "

@@ -94,8 +94,8 @@ class Disturbances(NamedTuple):
         changes: Of each cell, times ascending, the first at 0. Where disturbances of a kind
             overlap, the fewest servers, the slowest speed and the most errors count.
         windows: Arcs that are cut or longer.
-        leaves_down: Per cell at most one; a later disturbance of the same cell replaces a former.
-        roots_down: Per root at most one, likewise.
+        leaves_down: Per cell at most one.
+        roots_down: Per root at most one.
     """
 
     bursts: tuple[ActiveBurst, ...]

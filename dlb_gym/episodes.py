@@ -10,6 +10,7 @@ import numpy as np
 
 from dlb_gym.disturbances import resolve
 from dlb_gym.generator import FAMILIES, sample
+from dlb_gym.mechanism_rows import check_protocol
 from dlb_gym.rates import one_way_s
 from dlb_gym.scenario import Scenario
 from dlb_gym.scenario_source import (
@@ -45,14 +46,15 @@ class FixedScenarios:
         scenarios: Those that rows play: row r number r modulo their number.
 
     Raises:
-        ScenarioError: A disturbance cannot be brought about, or too many reports are under way.
+        ScenarioError: A disturbance cannot be brought about, the protocol does not suit the
+            network, or too many reports are under way.
         NetworkError: Round trips cannot be scaled to the mean asked for.
     """
 
     def __init__(self, scenarios: Sequence[Scenario]) -> None:
         self.scenarios = tuple(scenarios)
         for scenario in self.scenarios:
-            resolve(scenario, 0, 0)
+            check_protocol(scenario, resolve(scenario, 0, 0))
             _require_reports_in_bounds(scenario)
         self.max_roots = max(len(scenario.roots) for scenario in self.scenarios)
         self.max_cells = max(len(scenario.cells) for scenario in self.scenarios)

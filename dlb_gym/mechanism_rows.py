@@ -8,22 +8,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlb_gym.calibration import latency_parameters
-from dlb_gym.disturbances import Disturbances
+from dlb_gym.disturbances import Disturbances, Window
 from dlb_gym.engine import Extras, ExtraSizes, extras, publish
+from dlb_gym.engine.affinity import PrefixCache, cache_slots, limit_cache, map_rows
 from dlb_gym.engine.estimator import from_model, model_of
 from dlb_gym.engine.layout import NONE, Params
 from dlb_gym.latency_model import LatencyModel
 from dlb_gym.mechanisms import Affinity, ErrorAversion, Telemetry
-from dlb_gym.rates import batching_servers, nominal_rates_rps
+from dlb_gym.rates import batching_servers, nominal_rates_rps, one_way_s
 from dlb_gym.reductions import ordered_sum
 from dlb_gym.scenario import Scenario
+from dlb_gym.scenario_source import ScenarioError
 from dlb_gym.server_design import ContinuousBatching, Disaggregated
 from dlb_gym.streams import Stream, random_stream
 
 FloatArray = NDArray[np.float64]
 
-LOST_IN_A_ROW = 32
-"""Reports over which a root looks back for one that came; after more it keeps what it has."""
 AFFINITIES = {
     "none": extras.UNUSED,
     "conditional": extras.CONDITIONAL,
@@ -65,14 +65,57 @@ def sizes_for(scenario: Scenario, disturbances: Disturbances, sizes: ExtraSizes)
 
 
 def late_by_s(scenario: Scenario, disturbances: Disturbances) -> float:
-    """How much older than the journey a report may be that a root has yet to take in."""
-    extra_s = [w.extra_s for w in disturbances.windows if w.extra_s < math.inf]
-    late_s = max(extra_s, default=0.0)
+    """How much older than the journey a report may be that a root has yet to take in.
+
+    At a decision a root looks at what came since the one before; where nothing is lost or late,
+    the newest report is enough.
+    """
+    late_s = sum(w.extra_s for w in _longest_shifts(disturbances))
     if scenario.telemetry is not None:
-        lost = LOST_IN_A_ROW if scenario.telemetry.probe_loss > 0 else 1
-        peers = scenario.telemetry.leaf_replicas
-        late_s += scenario.telemetry.turn_s + lost * peers * scenario.probe_interval_s
+        late_s += scenario.telemetry.turn_s
+    if scenario.telemetry is not None or disturbances.windows or disturbances.leaves_down:
+        late_s += scenario.control_interval_s
     return late_s
+
+
+def _longest_shifts(disturbances: Disturbances) -> list[Window]:
+    """The latency shifts of the arc that has the most of them, in seconds; they may overlap."""
+    arcs: dict[tuple[int, int], list[Window]] = {}
+    for window in disturbances.windows:
+        if window.extra_s < math.inf:
+            arcs.setdefault((window.root, window.cell), []).append(window)
+    return max(arcs.values(), key=lambda each: sum(w.extra_s for w in each), default=[])
+
+
+def check_protocol(scenario: Scenario, disturbances: Disturbances) -> None:
+    """Refuses protocols that the network makes contradictory.
+
+    Raises:
+        ScenarioError: A probe would time out before its answer can come, or latency models would
+            travel faster than reports.
+        NetworkError: Round trips cannot be scaled to the mean asked for.
+    """
+    shift_s = sum(window.extra_s for window in _longest_shifts(disturbances))
+    longest_s = float(np.nanmax(one_way_s(scenario))) + shift_s
+    telemetry, estimate = scenario.telemetry, scenario.latency_estimate
+    shifted = f" (a latency shift of {shift_s:g} s included)" if shift_s > 0 else ""
+    if telemetry is not None and telemetry.probe_timeout_s <= 2.0 * longest_s:
+        raise ScenarioError(
+            f"telemetry.probe_timeout_s = {telemetry.probe_timeout_s} must exceed the longest "
+            f"round trip{shifted} of {2.0 * longest_s:.4g} s, or probes of healthy leaves time "
+            "out; lengthen it"
+        )
+    if estimate.kind != "online":
+        return
+    # A model made of the fleet's last round must be no earlier at a root than the fleet's reports,
+    # and a report under way must find its round among those that are kept.
+    kept_s = (longest_s + late_by_s(scenario, disturbances)) / (extras.MODEL_ROUNDS - 1)
+    least_s = max(longest_s, kept_s)
+    if estimate.refit_interval_s < least_s:
+        raise ScenarioError(
+            f"latency_estimate.refit_interval_s = {estimate.refit_interval_s} is shorter than "
+            f"reports travel{shifted}: at least {least_s:.4g} s are needed here; lengthen it"
+        )
 
 
 def initial_models(scenario: Scenario, seed: int, episode: int) -> FloatArray:
@@ -119,6 +162,9 @@ def write_row(
     if affinity is not None:
         memory.flag[r, extras.AFFINITY] = AFFINITIES[affinity.kind]
         memory.flag[r, extras.CACHE_TOKENS] = affinity.cache_tokens
+        memory.flag[r, extras.CACHE_SLOTS] = cache_slots(affinity.cache_sessions)
+        memory.flag[r, extras.MAP_ROWS] = map_rows(affinity.map_sessions)
+        limit_cache(PrefixCache(*(array[r] for array in memory.cache)), affinity.cache_sessions)
     if scenario.retries is not None:
         memory.flag[r, extras.ATTEMPTS] = scenario.retries.attempts
         memory.setting[r, extras.BUDGET] = scenario.retries.budget

@@ -13,7 +13,6 @@ Those are of disaggregated servers; `batching_rates` derives what continuously b
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -25,7 +24,7 @@ from dlb_gym.reductions import ordered_sum
 from dlb_gym.scenario import Scenario, Tokens, Trace
 from dlb_gym.scenario_source import ScenarioError
 from dlb_gym.server_design import BatchingServer, ContinuousBatching, check_design
-from dlb_gym.sessions import mean_context_tokens
+from dlb_gym.sessions import Sessions, mean_prompt_tokens
 from dlb_gym.trace import load_trace
 
 
@@ -40,23 +39,23 @@ def mean_tokens(scenario: Scenario) -> tuple[float, float]:
     demand = scenario.demand
     if demand.trace is not None:
         return load_trace(demand.trace).mean_tokens
-    prompt, output = scenario.tokens.prompt.mean_tokens, scenario.tokens.output.mean_tokens
-    if demand.sessions is not None:
-        prompt += mean_context_tokens(demand.sessions, prompt, output)
-    return prompt, output
+    new, output = scenario.tokens.prompt.mean_tokens, scenario.tokens.output.mean_tokens
+    return mean_prompt_tokens(demand.sessions, new, output), output
 
 
-def token_moments(tokens: Tokens, trace: Trace | None) -> TokenMoments:
+def token_moments(tokens: Tokens, sessions: Sessions | None, trace: Trace | None) -> TokenMoments:
     """Moments of a request's tokens: the trace's if there is one.
 
-    Rounding is left out, and so is the context of sessions.
+    Rounding is left out. The context of a session varies apart from the outputs that follow it:
+    E[P D] = E[P] E[D].
 
     Raises:
         TraceError: The trace cannot be used.
     """
     if trace is not None:
         return TokenMoments(*load_trace(trace).mean_tokens, *_second_moments(trace))
-    prompt, output = tokens.prompt.mean_tokens, tokens.output.mean_tokens
+    output = tokens.output.mean_tokens
+    prompt = mean_prompt_tokens(sessions, tokens.prompt.mean_tokens, output)
     variance = (output - tokens.output.loc_tokens) ** 2 / tokens.output.shape
     return TokenMoments(prompt, output, prompt * output, output**2 + variance)
 
@@ -140,12 +139,8 @@ def one_way_s(scenario: Scenario) -> NDArray[np.float64]:
 
 
 def _moments(scenario: Scenario) -> TokenMoments:
-    """With the context of sessions, which varies apart from the outputs that follow it."""
-    moments = token_moments(scenario.tokens, scenario.demand.trace)
-    if scenario.demand.sessions is None:
-        return moments
-    prompt, output = mean_tokens(scenario)
-    return replace(moments, prompt=prompt, product=prompt * output)
+    demand = scenario.demand
+    return token_moments(scenario.tokens, demand.sessions, demand.trace)
 
 
 def _stage_times_s(scenario: Scenario) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -179,7 +179,7 @@ class Demand(Strict):
         if self.trace is not None and self.sessions is not None:
             raise ValueError(
                 "demand.sessions shapes synthetic arrivals and demand.trace brings its own: leave "
-                "sessions out, or name the trace's hash_ids_column"
+                "one of them out (a trace has the sessions that its hash_ids_column tells)"
             )
         return self
 

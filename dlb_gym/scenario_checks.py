@@ -19,6 +19,8 @@ from dlb_gym.disturbance_models import (
     ServerCrash,
     SlowCell,
 )
+from dlb_gym.server_design import check_design
+from dlb_gym.sessions import mean_prompt_tokens
 
 if TYPE_CHECKING:
     from dlb_gym.scenario import Scenario
@@ -49,10 +51,12 @@ def check_mechanisms(scenario: Scenario) -> None:
         ValueError: They do.
     """
     _check_affinity(scenario)
+    _check_server(scenario)
     _check_telemetry(scenario)
     _check_intervals(scenario)
     for index, disturbance in enumerate(scenario.disturbances):
         _check_disturbance(scenario, f"disturbances.{index}", disturbance)
+        _check_once(scenario.disturbances[:index], f"disturbances.{index}", disturbance)
 
 
 def _check_affinity(scenario: Scenario) -> None:
@@ -61,6 +65,16 @@ def _check_affinity(scenario: Scenario) -> None:
             "affinity without sessions has nothing to stick to: add demand.sessions, name the "
             "trace's hash_ids_column, or leave affinity out"
         )
+
+
+def _check_server(scenario: Scenario) -> None:
+    """A trace's tokens are known when it is read, and checked then (`rates`)."""
+    demand, tokens = scenario.demand, scenario.tokens
+    if demand.trace is not None:
+        return
+    output = tokens.output.mean_tokens
+    prompt = mean_prompt_tokens(demand.sessions, tokens.prompt.mean_tokens, output)
+    check_design(scenario.server, prompt, output, [cell.hardware for cell in scenario.cells])
 
 
 def _check_telemetry(scenario: Scenario) -> None:
@@ -84,10 +98,20 @@ def _check_telemetry(scenario: Scenario) -> None:
 
 def _check_intervals(scenario: Scenario) -> None:
     estimate, autoscaler = scenario.latency_estimate, scenario.autoscaler
-    if estimate.kind == "online" and estimate.refit_interval_s < scenario.control_interval_s:
+    # One round of fits a control interval at most: cells, which run one after the other, never
+    # meet another's next round. Rounds begin with reports, so late by up to a probe interval.
+    least_s = scenario.control_interval_s + scenario.probe_interval_s
+    if estimate.kind == "online" and estimate.refit_interval_s < least_s:
         raise ValueError(
             f"latency_estimate.refit_interval_s = {estimate.refit_interval_s} is shorter than "
-            f"control_interval_s = {scenario.control_interval_s}; lengthen it"
+            f"control_interval_s + probe_interval_s = {least_s:g}; lengthen it"
+        )
+    aversion = scenario.error_aversion
+    if aversion is not None and aversion.interval_s < scenario.control_interval_s:
+        raise ValueError(
+            f"error_aversion.interval_s = {aversion.interval_s} is shorter than "
+            f"control_interval_s = {scenario.control_interval_s}, between which roots change "
+            "nothing; lengthen it"
         )
     if autoscaler is not None and not _is_multiple(
         autoscaler.interval_s, scenario.control_interval_s
@@ -118,6 +142,25 @@ def _check_disturbance(scenario: Scenario, key: str, disturbance: Disturbance) -
     for kind, field in ((LeafCrash, "leaf_replicas"), (RootCrash, "root_replicas")):
         if isinstance(disturbance, kind):
             _require_peers(scenario, key, disturbance.kind, disturbance.replicas, field)
+
+
+def _check_once(before: tuple[Disturbance, ...], key: str, disturbance: Disturbance) -> None:
+    """Routers of a place crash at most once in an episode."""
+    if not isinstance(disturbance, LeafCrash | RootCrash):
+        return
+    own = _crashing(disturbance)
+    for other in before:
+        if isinstance(other, LeafCrash | RootCrash) and other.kind == disturbance.kind:
+            places = _crashing(other)
+            if own is None or places is None or set(own) & set(places):
+                raise ValueError(
+                    f"{key}: a second {disturbance.kind} may concern the same place, whose routers "
+                    "crash at most once in an episode: name other places, or leave one of them out"
+                )
+
+
+def _crashing(disturbance: LeafCrash | RootCrash) -> tuple[str, ...] | None:
+    return disturbance.cells if isinstance(disturbance, LeafCrash) else disturbance.roots
 
 
 def _require_peers(scenario: Scenario, key: str, kind: str, replicas: int, field: str) -> None:

@@ -22,7 +22,7 @@ def faults(error: ValidationError) -> list[str]:
 
 
 def _fault(item: dict[str, Any]) -> str:
-    key = ".".join(str(part) for part in item["loc"]) or "scenario"
+    key = ".".join(_written([str(part) for part in item["loc"]])) or "scenario"
     if item["type"] == "extra_forbidden":
         return unknown_key([str(part) for part in item["loc"]])
     if item["type"] == "missing":
@@ -36,6 +36,7 @@ def _fault(item: dict[str, Any]) -> str:
 def unknown_key(key: Sequence[str]) -> str:
     """Says that a key is unknown: the nearest of its table, where it belongs, or all valid ones."""
     *parents, last = key
+    key = [*_written(parents), last]
     valid = sorted({name for table in _tables_at(parents) for name in table.model_fields})
     if not parents:
         valid += ["base", "endpoints"]
@@ -54,14 +55,24 @@ def _tables_at(key: Sequence[str]) -> list[type[Strict]]:
         fields = [table.model_fields[part] for table in tables if part in table.model_fields]
         if fields:
             tables = [table for field in fields for table in _tables_in(field.annotation)]
-        elif not part.isdigit():  # pydantic puts a disturbance's kind between its number and keys
+        elif not part.isdigit():  # pydantic puts a table's kind between it and its keys
             tables = [table for table in tables if _kind(table) == part]
     return tables
 
 
+def _written(key: Sequence[str]) -> list[str]:
+    """The key as documents have it, without the kinds of tables."""
+    return [
+        part
+        for k, part in enumerate(key)
+        if k == 0 or part not in [_kind(table) for table in _tables_at(key[:k])]
+    ]
+
+
 def _kind(table: type[Strict]) -> Any:
-    """A disturbance's kind, None of other tables."""
-    return table.model_fields["kind"].default if "kind" in table.model_fields else None
+    """A server's or disturbance's kind, None of other tables."""
+    field = table.model_fields.get("kind")
+    return field.default if field and len(get_args(field.annotation)) == 1 else None
 
 
 def _tables_in(annotation: Any) -> list[type[Strict]]:

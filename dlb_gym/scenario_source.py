@@ -144,8 +144,8 @@ def override(scenario: Scenario, changes: Mapping[str, Any]) -> Scenario:
     Args:
         scenario: The scenario to start from; it stays as it is.
         changes: Dotted keys ("demand.utilisation", "cells.0.servers") to new values; a mapping as
-            a value changes only the keys it names, unless it is a trace: another path is another
-            trace.
+            a value changes only the keys it names, unless it is a trace (another path is another
+            trace) or a server or disturbance of another kind.
 
     Raises:
         ScenarioError: A key is unknown or the result is not valid.
@@ -347,8 +347,11 @@ def _assign(document: dict[str, Any], key: str, value: Any) -> None:
         walked.append(part)
         target = _step_into(target, part, ".".join(walked))
     current = _step_into(target, last, key, missing_allowed=isinstance(target, dict))
-    # Only a trace has a path; what is known of one file's content says nothing about another's.
-    if isinstance(value, Mapping) and isinstance(current, dict) and "path" not in value:
+    if (
+        isinstance(value, Mapping)
+        and isinstance(current, dict)
+        and not _replaces(key, value, current)
+    ):
         for name, item in value.items():
             _assign(current, str(name), item)
         return
@@ -356,6 +359,18 @@ def _assign(document: dict[str, Any], key: str, value: Any) -> None:
         target[int(last)] = value
     else:
         target[last] = value
+
+
+def _replaces(key: str, value: Mapping[str, Any], current: dict[str, Any]) -> bool:
+    """Whether a table stands by itself: another trace (only one has a path), or another kind.
+
+    What is known of one file's content says nothing about another's, and a server or disturbance
+    has the keys of its kind.
+    """
+    has_kinds = key == "server" or key.startswith("disturbances.")
+    return "path" in value or (
+        has_kinds and "kind" in value and value["kind"] != current.get("kind")
+    )
 
 
 def _step_into(target: Any, part: str, key: str, missing_allowed: bool = False) -> Any:

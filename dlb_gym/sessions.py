@@ -117,6 +117,19 @@ def mean_context_tokens(sessions: Sessions, new_tokens: float, output_tokens: fl
     return (new_tokens + output_tokens) * moments.pairs / moments.turns
 
 
+def mean_prompt_tokens(sessions: Sessions | None, new_tokens: float, output_tokens: float) -> float:
+    """Mean prompt of a request, its context included; without sessions there is none.
+
+    Args:
+        sessions: The sessions, if any.
+        new_tokens: Mean new prompt tokens of a turn.
+        output_tokens: Mean output tokens of a turn.
+    """
+    if sessions is None:
+        return new_tokens
+    return new_tokens + mean_context_tokens(sessions, new_tokens, output_tokens)
+
+
 def eligible_share(sessions: Sessions) -> float:
     """Share of the requests that follow another one of their session."""
     return 1.0 - 1.0 / turn_moments(sessions).turns

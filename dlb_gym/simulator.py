@@ -20,7 +20,13 @@ from dlb_gym.autoscaler import Scaler
 from dlb_gym.calibration import latency_parameters
 from dlb_gym.engine import extras, layout, memory
 from dlb_gym.measurements import Measurements
-from dlb_gym.mechanism_rows import late_by_s, sizes_for, uses_mechanisms, write_row
+from dlb_gym.mechanism_rows import (
+    check_protocol,
+    late_by_s,
+    sizes_for,
+    uses_mechanisms,
+    write_row,
+)
 from dlb_gym.rates import nominal_rates_rps, one_way_s, zero_load_time_s
 from dlb_gym.reductions import ordered_sum
 from dlb_gym.scenario import Scenario
@@ -110,7 +116,8 @@ class Simulator:
 
         Raises:
             ValueError: The scenario has more roots or cells than the batch.
-            ScenarioError: A disturbance cannot be brought about.
+            ScenarioError: A disturbance cannot be brought about, or the protocol does not suit the
+                network.
             TraceError: The scenario's trace cannot be used.
         """
         roots, cells = self._params.tau_s.shape[1:]
@@ -122,6 +129,7 @@ class Simulator:
         workload = Workload(scenario, seed, episode)
         tau_s = one_way_s(scenario)
         disturbances = workload.disturbances
+        check_protocol(scenario, disturbances)
         scaler = None if scenario.autoscaler is None else Scaler(scenario)
         self._view = None
         self._make_room(scenario, workload, tau_s, scaler)
@@ -152,7 +160,7 @@ class Simulator:
         reports = math.ceil(late_s / scenario.probe_interval_s) + 3
         probes = 1 << (reports - 1).bit_length()
         self._params = memory.at_least(self._params, 2, changes, "change_s", "change_live")
-        state = memory.at_least(self._state, 2, servers, "server", "server_free")
+        state = memory.more_servers(self._state, servers)
         state = memory.at_least(state, 3, 1 + slots, "server_free")
         state = memory.at_least(state, 2, queued, "done_time", "done_id")
         if state.probe.shape[2] < probes:

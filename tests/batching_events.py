@@ -30,33 +30,25 @@ def _run(
     state: Any, batches: Any, requests: Any, hits: Any, events: Any, seed: int, queue_limit: int
 ) -> None:
     own = of_cell(batches, 0, 0)
-    row, arc, cell, cell_time = state.row[0], state.arc[0], state.cell[0], state.cell_time[0]
     server, request = state.server[0, 0], state.request[0]
-    done_time, done_id = state.done_time[0, 0], state.done_id[0, 0]
     speed = 1.0
     for k in range(len(events)):
         now_s, kind, value = events[k, 0], int(events[k, 1]), events[k, 2]
-        complete_batching(
-            now_s, 0, seed, speed, own, row, arc, cell, cell_time, server, done_time, done_id,
-            request,
-        )  # fmt: skip
+        complete_batching(now_s, 0, 0, queue_limit, seed, speed, own, state, None)
         if kind == SPEED:
             speed = value
         elif kind == CRASH:
-            fail_batch(
-                now_s, 0, int(value), own, row, arc, cell, cell_time, server, request
-            )  # fmt: skip
+            fail_batch(now_s, 0, 0, int(value), own, state, None)
         elif kind == ARRIVAL:
             slot = int(value)
             for column in (layout.ARRIVAL_S, layout.PROMPT_TOKENS, layout.OUTPUT_TOKENS):
                 request[slot, column] = requests[slot, column]
             request[slot, layout.KEY] = slot
             s = choose_server(
-                now_s, requests[slot, layout.U_LEAF], cell[0, layout.LIVE], server, request
+                now_s, requests[slot, layout.U_LEAF], state.cell[0, 0, layout.LIVE], server, request
             )  # fmt: skip
             place_batching(
-                now_s, 0, s, slot, hits[slot], queue_limit, speed, own, row, arc, cell, cell_time,
-                server, done_time, done_id, request,
+                now_s, 0, 0, s, slot, hits[slot], queue_limit, speed, own, state, None
             )  # fmt: skip
 
 

@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 
 from dlb_gym import calibration
 from dlb_gym.batching_rates import batching_rate_rps, batching_zero_load_s
-from dlb_gym.calibration import LOADS, PREFILL_LOGITS, SERVERS, latency_parameters, measure
+from dlb_gym.calibration import LOADS, PREFILL_LOGITS, SERVERS, Mix, latency_parameters, measure
 from dlb_gym.envs import DLBEnv
 from dlb_gym.latency_model import RHO_MAX, LatencyModel
 from dlb_gym.rates import nominal_rates_rps, token_moments, zero_load_times_s
 from dlb_gym.scenario import TokenDistribution, Tokens
 from dlb_gym.scenario_source import ScenarioError, load_scenario, override
 from dlb_gym.server_design import BatchingServer, ContinuousBatching, Disaggregated
+from dlb_gym.sessions import Sessions
 from dlb_gym.tokens import token_source
 from dlb_gym.trace import describe_trace
 from tests.batching_model import Design, Job, serve
@@ -29,6 +30,7 @@ from tests.scenarios_by_hand import two_cells
 from tests.short_episodes import ring
 
 TOKENS, DESIGN, SLOTS = Tokens(), Disaggregated(), 8
+MIX = Mix(TOKENS, None, None)
 SHARES = (1 / (1 + np.exp(-PREFILL_LOGITS))).tolist()
 WINDOW = calibration.WINDOW * (calibration.WINDOWS - 1)
 GRID = range(0, len(SHARES), 2)
@@ -40,7 +42,7 @@ def nominal_time(share: float) -> float:
 
 
 def fitted(grid_index: int) -> LatencyModel:
-    parameters = calibration._fitted(SHARES[grid_index], TOKENS, DESIGN, None)
+    parameters = calibration._fitted(SHARES[grid_index], MIX, DESIGN)
     return LatencyModel(*(np.float64(value) for value in parameters))
 
 
@@ -57,7 +59,7 @@ def service_noise(share: float) -> float:
 @pytest.mark.parametrize("index", GRID)
 def test_a_curve_starts_at_the_zero_load_time_and_ends_at_the_nominal_rate(index: int) -> None:
     share = SHARES[index]
-    n, latency = measure(share, TOKENS, DESIGN, None)
+    n, latency = measure(share, MIX, DESIGN)
     assert abs(latency[0] - 1) < 4 * service_noise(share)
     assert np.all(np.diff(n) > 0)
     throughput = n / latency * nominal_time(share)
@@ -79,7 +81,7 @@ def test_a_fit_keeps_its_constraint_and_follows_the_measured_points(index: int) 
     model = fitted(index)
     assert min(model.alpha, model.beta, model.knee, model.smoothing) > 0
     assert model.beta * model.knee / model.alpha <= RHO_MAX * (1 + 1e-12) < 1
-    n, latency = measure(SHARES[index], TOKENS, DESIGN, None)
+    n, latency = measure(SHARES[index], MIX, DESIGN)
     error = model.at(n).latency / latency - 1
     assert np.abs(error).max() < 0.08
     assert math.sqrt(np.mean(error**2)) < 0.035
@@ -88,7 +90,7 @@ def test_a_fit_keeps_its_constraint_and_follows_the_measured_points(index: int) 
 def test_a_curve_between_two_grid_shares_is_interpolated_close_to_a_measured_one() -> None:
     """global_six's cells spend about a tenth of their zero-load time in prefill."""
     scenario = two_cells()
-    n, latency = measure(0.1 / 1.1, TOKENS, DESIGN, None)
+    n, latency = measure(0.1 / 1.1, MIX, DESIGN)
     alpha, beta, knee, smoothing = latency_parameters(scenario)[0]
     model = LatencyModel(alpha / 1.1, beta / 1.1, knee, smoothing)
     np.testing.assert_allclose(model.at(n).latency, latency, rtol=0.03)
@@ -219,7 +221,7 @@ def test_a_trace_without_tokens_for_a_stage_is_measured_at_that_share(
     scenario = two_cells(demand={"utilisation": 0.5, "trace": trace.model_dump()})
     unit_s = 0.06 if stage == "prefill" else 1.5
     np.testing.assert_allclose(zero_load_times_s(scenario), unit_s)
-    n, latency = measure(share, TOKENS, DESIGN, trace)
+    n, latency = measure(share, Mix(TOKENS, None, trace), DESIGN)
     assert latency[0] == pytest.approx(1.0, abs=0.1)
     throughput = n / latency * nominal_time(share)
     assert throughput[-1] == pytest.approx(1.0, abs=0.04)
@@ -246,12 +248,12 @@ def test_an_episode_of_a_trace_without_tokens_for_a_stage_runs(tmp_path: Path, s
 def test_tokens_too_rare_to_be_drawn_are_refused_by_name() -> None:
     rare = TokenDistribution(loc_tokens=0, shape=1.0, mean_tokens=0.01)
     with pytest.raises(ScenarioError, match=r"tokens: none of .* raise mean_tokens or shape"):
-        measure(0.5, Tokens(prompt=rare, output=rare), DESIGN, None)
+        measure(0.5, Mix(Tokens(prompt=rare, output=rare), None, None), DESIGN)
 
 
 def test_disaggregated_servers_need_a_share() -> None:
     with pytest.raises(ValueError, match="needs their prefill share"):
-        measure(None, TOKENS, DESIGN, None)
+        measure(None, MIX, DESIGN)
 
 
 BATCHING = {
@@ -270,8 +272,8 @@ def batching(name: str) -> BatchingServer:
 
 @pytest.mark.parametrize("name", BATCHING)
 def test_a_batching_curve_starts_alone_and_ends_at_the_nominal_rate(name: str) -> None:
-    server, moments = batching(name), token_moments(TOKENS, None)
-    n, latency = measure(None, TOKENS, server, None)
+    server, moments = batching(name), token_moments(*MIX)
+    n, latency = measure(None, MIX, server)
     assert np.all(np.diff(n) > 0)
     # At a tenth of the rate some are served together: iterations are a little longer than alone.
     assert 0.97 < latency[0] < 1.1
@@ -284,11 +286,11 @@ def test_a_batching_curve_starts_alone_and_ends_at_the_nominal_rate(name: str) -
 @pytest.mark.parametrize("name", BATCHING)
 def test_a_batching_fit_keeps_its_constraint_and_follows_the_measured_points(name: str) -> None:
     model = LatencyModel(
-        *(np.float64(value) for value in calibration._fitted(None, TOKENS, batching(name), None))
+        *(np.float64(value) for value in calibration._fitted(None, MIX, batching(name)))
     )
     assert min(model.alpha, model.beta, model.smoothing) > 0
     assert 0 <= model.beta * model.knee / model.alpha <= RHO_MAX * (1 + 1e-12)
-    n, latency = measure(None, TOKENS, batching(name), None)
+    n, latency = measure(None, MIX, batching(name))
     error = model.at(n).latency / latency - 1
     assert np.abs(error).max() < 0.08
     assert math.sqrt(np.mean(error**2)) < 0.035
@@ -297,8 +299,8 @@ def test_a_batching_fit_keeps_its_constraint_and_follows_the_measured_points(nam
 def test_a_batching_curve_is_littles_law_of_the_plain_model() -> None:
     """One load, served by the model in plain Python from requests of its own."""
     server, unit_s = batching("h100"), 6.08
-    n, latency = measure(None, TOKENS, server, None)
-    rate_rps = LOADS[5] * SERVERS * batching_rate_rps(server, token_moments(TOKENS, None))
+    n, latency = measure(None, MIX, server)
+    rate_rps = LOADS[5] * SERVERS * batching_rate_rps(server, token_moments(*MIX))
     rng = np.random.default_rng(2)
     leaf_s = np.cumsum(rng.exponential(1 / rate_rps, 5_000))
     prompt, output = token_source(TOKENS, None).draw(rng, 5_000)
@@ -335,7 +337,7 @@ def fit_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fit:
 
     def fit() -> tuple[float, ...]:
         calibration._fitted.cache_clear()
-        return calibration._fitted(SHARES[8], TOKENS, DESIGN, None)
+        return calibration._fitted(SHARES[8], MIX, DESIGN)
 
     return fit
 
@@ -347,7 +349,7 @@ def none_made(*_: object) -> tuple[float, ...]:
 def test_a_fit_is_kept_and_read_back_bit_for_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fit_anew: Fit
 ) -> None:
-    made = calibration._fit(SHARES[8], TOKENS, DESIGN, None)
+    made = calibration._fit(SHARES[8], MIX, DESIGN)
     assert fit_anew() == made
     kept = list((tmp_path / "kernels").iterdir())
     assert [path.suffix for path in kept] == [".json"]
@@ -384,18 +386,21 @@ def test_fits_of_other_tokens_servers_or_traces_have_other_names(tmp_path: Path)
     trace = describe_trace(one_stage_trace(tmp_path, "decode"))
     elsewhere = trace.model_copy(update={"path": "moved.csv"})
     others = [
-        (0.5, TOKENS, DESIGN, None),
-        (0.25, TOKENS, DESIGN, None),
-        (0.5, Tokens(prompt=TOKENS.output), DESIGN, None),
-        (0.5, TOKENS, Disaggregated(queue_limit=33), None),
-        (0.5, TOKENS, DESIGN, trace),
-        (0.5, TOKENS, DESIGN, trace.model_copy(update={"sha256": "0" * 64})),
-        (None, TOKENS, batching("h100"), None),
-        (None, TOKENS, batching("b200"), None),
-        (None, TOKENS, batching("impatient"), None),
+        (0.5, MIX, DESIGN),
+        (0.25, MIX, DESIGN),
+        (0.5, MIX._replace(tokens=Tokens(prompt=TOKENS.output)), DESIGN),
+        (0.5, MIX._replace(sessions=Sessions()), DESIGN),
+        (0.5, MIX._replace(sessions=Sessions(mean_turns=2.0)), DESIGN),
+        (0.5, MIX, Disaggregated(queue_limit=33)),
+        (0.5, MIX._replace(trace=trace), DESIGN),
+        (0.5, MIX._replace(trace=trace.model_copy(update={"sha256": "0" * 64})), DESIGN),
+        (None, MIX, batching("h100")),
+        (None, MIX, batching("b200")),
+        (None, MIX, batching("impatient")),
     ]
     assert len({calibration._fit_hash(*each) for each in others}) == len(others)
-    same = [calibration._fit_hash(0.5, TOKENS, DESIGN, each) for each in (trace, elsewhere)]
+    mixes = [MIX._replace(trace=each) for each in (trace, elsewhere)]
+    same = [calibration._fit_hash(0.5, mix, DESIGN) for mix in mixes]
     assert same[0] == same[1]
 
 
@@ -403,6 +408,6 @@ def test_fits_of_other_tokens_servers_or_traces_have_other_names(tmp_path: Path)
 def test_a_fit_made_in_another_way_has_another_name(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    usual = calibration._fit_hash(0.5, TOKENS, DESIGN, None)
+    usual = calibration._fit_hash(0.5, MIX, DESIGN)
     monkeypatch.setattr(calibration, name, getattr(calibration, name) + 1)
-    assert calibration._fit_hash(0.5, TOKENS, DESIGN, None) != usual
+    assert calibration._fit_hash(0.5, MIX, DESIGN) != usual

@@ -110,9 +110,9 @@ def test_a_family_takes_any_disturbance_and_change() -> None:
     assert (scenario.cells, scenario.roots) == (plain.cells, plain.roots)
     assert (scenario.demand.utilisation, scenario.control_interval_s) == (0.7, 0.02)
     assert scenario.network.rtt_s == plain.network.rtt_s
-    bursts, live = resolve(scenario, 5, 0)
-    assert len(bursts) == 1
-    assert any(len(changes) == 3 for changes in live)
+    happening = resolve(scenario, 5, 0)
+    assert len(happening.bursts) == 1
+    assert any(len(changes) == 3 for changes in happening.live_servers)
 
 
 def test_an_unknown_family_names_the_nearest() -> None:

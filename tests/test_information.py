@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 import baselines
-from dlb_gym.episodes import episode_source
+from dlb_gym.episodes import FixedScenarios, episode_source
 from dlb_gym.observation import FIELD_NAMES
 from dlb_gym.policy import Decision
 from dlb_gym.rates import one_way_s
@@ -23,6 +23,7 @@ from dlb_gym.scenario import Scenario
 from dlb_gym.scenario_source import load_scenario, override
 from dlb_gym.task import Task
 from dlb_gym.workload import Workload
+from tests.mechanisms import MECHANISMS, scenario_with
 
 SEED = 3
 INTERVAL_S, PROBE_S, WARMUP_S, HORIZON_S = 0.02, 0.005, 2.0, 3.0
@@ -32,10 +33,10 @@ PROTOCOL = {"warmup_s": WARMUP_S, "horizon_s": HORIZON_S, "control_interval_s": 
 OUTAGE = {"kind": "outage", "cells": ["us-central1"], "start": 0.25, "end": 1.0}
 BURST = {"kind": "burst", "root": "us-east4", "start": 0.25, "end": 1.0, "to_utilisation": 2.5}
 
-# What the root knows by itself, whatever other roots and cells do.
+# What the root knows by itself, whatever other roots and cells do, where no mechanism is on.
 OWN = ("admissible", "rtt", "zero_load_time_s", "control_interval", "routing", "arrival_load",
        "model_alpha", "model_beta", "model_knee", "model_smoothing", "aversion",
-       "probe_age")  # fmt: skip
+       "probe_age", "prefill_backlog", "decode_backlog")  # fmt: skip
 LOCAL = [name for name in baselines.names() if baselines.make(name).information == "local"]
 
 
@@ -104,7 +105,7 @@ def test_a_far_roots_burst_reaches_a_root_through_the_cells_it_loads() -> None:
     """us-east4 keeps its requests at home: its cell's load changes with the first one more."""
     task, scenario = pair(BURST)
     tau_s = one_way_s(scenario)
-    arrivals = [Workload(s, SEED, 0).chunk(0)[1][:, 0] for s in task._source._scenarios]  # type: ignore[attr-defined]
+    arrivals = [Workload(s, SEED, 0).chunk(0)[1][:, 0] for s in task._source.scenarios]  # type: ignore[attr-defined]
     extra_s = float(np.setdiff1d(arrivals[1], arrivals[0]).min())
     assert CHANGE_S < extra_s < CHANGE_S + 0.1
     leaf_s = (extra_s + scenario.router_delay_s) + tau_s[1, 1]
@@ -208,3 +209,89 @@ def test_a_switch_of_one_row_takes_effect_after_the_documented_delays(
         assert first[FIELD_NAMES.index("rif"), root, target] == known
         if root != sender:
             assert first[:, root, target].min() == known
+
+
+# A small system whose last cell and root are far from the others.
+FAR, NEAR_S, FAR_S = 2, 0.05, 0.12
+ROUND_TRIPS_S = [
+    [0.0, 2 * NEAR_S, 2 * FAR_S],
+    [2 * NEAR_S, 0.0, 2 * FAR_S],
+    [2 * FAR_S, 2 * FAR_S, 0.0],
+]
+SMALL_STEPS = 40
+EVENT = {"start": 0.3, "end": 1.0}
+EVENTS: dict[str, dict[str, Any]] = {
+    "outage": {"kind": "outage", "cells": ["cell-2"]},
+    "server_crash": {"kind": "server_crash", "cells": ["cell-2"], "servers": 3},
+    "black_hole": {"kind": "black_hole", "cells": ["cell-2"], "error_fraction": 0.9},
+    "slow_cell": {"kind": "slow_cell", "cells": ["cell-2"], "speed": 0.3},
+    "leaf_crash": {"kind": "leaf_crash", "cells": ["cell-2"]},
+    "burst": {"kind": "burst", "root": "cell-2", "to_utilisation": 4.0},
+}
+
+
+def small_pair(mechanism: str, event: str) -> tuple[Task, Scenario, NDArray[np.float64]]:
+    """Rows without and with an event; when each root can know of it at the earliest."""
+    plain = scenario_with(mechanism, **{"network.rtt_s": ROUND_TRIPS_S})
+    # Faults of the mechanism itself stay in the near cells.
+    present = [each.model_dump() for each in plain.disturbances]
+    disturbed = override(plain, {"disturbances": [*present, EVENTS[event] | EVENT]})
+    event_s = plain.warmup_s + EVENT["start"] * plain.horizon_s
+    tau_s = one_way_s(plain)
+    travel_s = (tau_s[FAR] + tau_s).min(axis=1) if event == "burst" else tau_s[:, FAR]
+    return Task(FixedScenarios([plain, disturbed]), 2), plain, event_s + travel_s
+
+
+def allowed(mechanism: str, event: str) -> bool:
+    """Whether the two may stand in one scenario."""
+    if mechanism == "autoscaler":
+        return event == "burst"
+    if event == "leaf_crash":
+        return mechanism.startswith(("telemetry", "everything"))
+    return True
+
+
+CASES = [(m, e) for m in MECHANISMS for e in EVENTS if allowed(m, e)]
+
+
+@pytest.mark.parametrize(("mechanism", "event"), CASES)
+def test_under_every_mechanism_no_root_knows_before_the_network_can_have_told_it(
+    mechanism: str, event: str
+) -> None:
+    """Closed loop, in which errors, answers, reports, models and aversion all reach the roots."""
+    assert_nothing_known_early(mechanism, event, "flow-gradient")
+
+
+@pytest.mark.parametrize("name", LOCAL)
+@pytest.mark.parametrize("mechanism", ["everything", "everything batching"])
+def test_with_every_mechanism_no_local_policy_decides_by_what_it_cannot_know(
+    mechanism: str, name: str
+) -> None:
+    for event in ("server_crash", "burst"):
+        assert_nothing_known_early(mechanism, event, name)
+
+
+def assert_nothing_known_early(mechanism: str, event: str, name: str) -> None:
+    task, scenario, known_s = small_pair(mechanism, event)
+    policy = baselines.make(name)
+    policy.reset(task.spec, 2, 0)
+    observation = task.reset(seeds=[SEED, SEED])
+    seen, decided = [], []
+    for _ in range(SMALL_STEPS):
+        decision = policy.act(observation)
+        forms = (decision.routing, decision.base, decision.slope)
+        seen.append(cubes(task, observation))
+        decided.append(np.stack([form for form in forms if form is not None], axis=1))
+        observation = task.step(decision).observation
+    first_seen = first_differences(seen)
+    first_decided = first_differences(decided).min(axis=(0, 2))
+    for root in range(FAR):
+        earliest = math.ceil(
+            (known_s[root] - scenario.warmup_s) / scenario.control_interval_s - 1e-9
+        )
+        early = [
+            FIELD_NAMES[f] for f in range(len(FIELD_NAMES)) if first_seen[f, root].min() < earliest
+        ]
+        assert not early, (root, earliest, early)
+        assert first_decided[root] >= earliest
+    assert first_seen[:, :FAR].min() < SMALL_STEPS, "the event is felt in the end"

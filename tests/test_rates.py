@@ -168,20 +168,20 @@ def moments_of(jobs: list[Job]) -> TokenMoments:
 
 def test_moments_of_gammas_are_those_of_a_large_sample() -> None:
     prompt, output = token_source(Tokens(), None).draw(np.random.default_rng(0), 400_000)
-    moments = token_moments(Tokens(), None)
+    moments = token_moments(Tokens(), None, None)
     assert moments.prompt == pytest.approx(prompt.mean(), rel=0.01)
     assert moments.output_square == pytest.approx((output**2).mean(), rel=0.01)
     assert moments.product == pytest.approx((prompt * output).mean(), rel=0.01)
 
 
 def test_moments_of_a_trace_are_its_requests(tmp_path: Path) -> None:
-    moments = token_moments(Tokens(), describe_trace(three_requests(tmp_path)))
+    moments = token_moments(Tokens(), None, describe_trace(three_requests(tmp_path)))
     assert moments == TokenMoments(300.0, 40.0, (1_000 + 4_000 + 54_000) / 3, 8_600 / 3)
 
 
 def test_cells_of_batching_servers_have_rates_of_their_hardware() -> None:
     scenario = override(batching_scenario(preset="a100"), {"cells.1.hardware": "b200"})
-    moments = token_moments(Tokens(), None)
+    moments = token_moments(Tokens(), None, None)
     old, new = ContinuousBatching(preset="a100").on(), ContinuousBatching(preset="b200").on()
     assert nominal_rates_rps(scenario).tolist() == [
         10 * batching_rate_rps(old, moments),

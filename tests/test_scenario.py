@@ -127,8 +127,9 @@ def test_a_bad_nested_value_is_refused_by_name(key: str, value: object, message:
     [
         ("cells.0.server", "nearest valid key: 'servers'; 'server' belongs to the scenario itself"),
         ("demand.horizon_s", "'horizon_s' belongs to the scenario itself"),
-        ("cells.0.queue_limit", "'queue_limit' belongs to 'server'"),
-        ("demand.xyz", "valid keys here: profile, trace, utilisation"),
+        ("server.queue_limt", "nearest valid key: 'queue_limit'"),
+        ("cells.0.warmup_s", "'warmup_s' belongs to the scenario itself"),
+        ("demand.xyz", "valid keys here: profile, sessions, trace, utilisation"),
         ("bse", "nearest valid key: 'base'"),
     ],
 )
@@ -140,7 +141,7 @@ def test_an_unknown_key_is_told_the_keys_of_its_own_table(key: str, remedy: str)
 
 def test_an_unknown_key_of_a_disturbance_is_told_those_of_its_kind() -> None:
     message = refusal(changed(disturbances=[{"kind": "burst", "strt": 0.1}]))
-    assert message.endswith("'disturbances.0.burst.strt' is unknown; nearest valid key: 'start'")
+    assert message.endswith("'disturbances.0.strt' is unknown; nearest valid key: 'start'")
     message = refusal(changed(disturbances=[{"kind": "outage", "root": "east"}]))
     assert message.endswith("is unknown; 'root' belongs to 'disturbances' of kind 'burst'")
 

@@ -207,7 +207,7 @@ def test_a_trace_and_drawn_sessions_exclude_each_other(tmp_path: Path) -> None:
     document = two_cells().model_dump()
     trace = describe_trace(written(tmp_path)).model_dump()
     document["demand"] = {"trace": trace, "sessions": {}}
-    with pytest.raises(ScenarioError, match=r"sessions .*hash_ids_column"):
+    with pytest.raises(ScenarioError, match=r"demand.sessions .* leave one of them out"):
         scenario_from_dict(document)
 
 

@@ -46,7 +46,6 @@ from dlb_gym.engine.layout import (
     NEXT_CHANGE,
     NEXT_PROBE,
     NONE,
-    NUM_CELLS,
     NUM_ROOTS,
     OUTPUT_TOKENS,
     PREFILL_HEAD,
@@ -275,7 +274,7 @@ def _emit(
         probe[k, PROBE_RECEIVED + i] = state.received[r, c, i]
     cell[NEXT_PROBE] += 1
     if extras is not None:
-        fill_report(now_s, m, k, r, c, params.shape[r, NUM_CELLS], num_roots, state, extras)
+        fill_report(now_s, m, k, r, c, params, state, extras)
 
 
 @part

@@ -18,11 +18,12 @@ from dlb_gym.engine.extras import (
     ORPHANS_KNOWN,
     SERVERS_CRASH,
     SPEED,
+    SYNCED_RIF,
     Extras,
     cell_cache,
 )
 from dlb_gym.engine.faults import change_speed, crash_servers
-from dlb_gym.engine.layout import DONE_SIZE, LIVE, NEXT, NEXT_CHANGE, NONE, Params, State
+from dlb_gym.engine.layout import DONE_SIZE, NEXT, NEXT_CHANGE, NONE, Params, State
 
 
 @part
@@ -60,7 +61,7 @@ def _crash(
 ) -> None:
     """Servers from `live` on stop, and what they kept is gone."""
     cache = cell_cache(extras, r, c)
-    for s in range(live, state.cell[r, c, LIVE]):
+    for s in range(live, len(state.server[r, c])):
         drop_server(cache, s)
         if batching:
             fail_batch(now_s, r, c, s, of_cell(extras.batches, r, c), state, extras)
@@ -86,7 +87,7 @@ def _crash(
 
 @part
 def _lose_leaf(r: int, c: int, replica: int, batching: bool, state: State, extras: Extras) -> None:
-    """A leaf replica's own count is gone: peers find its requests when they next gather."""
+    """A leaf replica's count is gone, here and with its peers, until they next gather."""
     if batching:
         own = of_cell(extras.batches, r, c)
         for s in range(len(own.server)):
@@ -103,6 +104,7 @@ def _lose_leaf(r: int, c: int, replica: int, batching: bool, state: State, extra
     count[ORPHANS] += extras.leaf[r, c, replica, LEAF_RIF]
     count[ORPHANS_KNOWN] = 0
     extras.leaf[r, c, replica, LEAF_RIF] = 0
+    extras.leaf[r, c, replica, SYNCED_RIF] = 0
 
 
 @part

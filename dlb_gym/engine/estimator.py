@@ -17,30 +17,27 @@ log(1 + e^u) and
 
     p = (log alpha, log b, logit(knee b / RHO_MAX), log(smoothing / knee)),
 
-so that every p is a model whose processing rate rises for ever (`latency_model.RHO_MAX`). Theory's
-p has log beta in place of log b; the set of models is the same, but a prior on b says what is true
-of cells: a slower one is slower past its knee as well, and bends at the same number of requests.
-Samples that all lie below the knee then change alpha and leave b, knee and smoothing at the prior.
-The Jacobian needs no further function: with sigma the logistic function, c = 1 - knee b / RHO_MAX,
-h(u) = log(1 + e^-|u|) + |u| sigma(-|u|) as in `latency_model`, and d = n beta sigma(u),
+so that the processing rate rises for ever, whatever p (`latency_model.RHO_MAX`). Theory has log
+beta for log b: the same models, but a prior on b says what is true of cells, that a slower one is
+slower past its knee as well and bends at the same number of requests. Samples that all lie below
+the knee then change alpha and leave b, knee and smoothing at the prior. With c = 1 - knee b /
+RHO_MAX, sigma and h(u) as in `latency_model`, and d = n beta sigma(u), the Jacobian is
 
     dl/dp = (l, d, c (l - alpha - d), beta smoothing h(u)).
 
 **Variance.** s2 is the scatter within bins, pooled: sum_b S_b / sum_b (W_b - 1)+, S_b = sum w y^2 -
-(sum w y)^2 / W_b. One variance for all bins, since the scatter of the simulated servers is that of
-their requests' sizes: from an idle cell to an overloaded one the mean triples, the standard
-deviation rises by a quarter. A bin of weights w <= 1 has W - sum w^2 / W degrees of freedom, at
-least (W - 1)+: W - 1/2 in a steady stream, so s2 errs a little to the side of the prior. One more
-degree of freedom is spent on a scatter of `USUAL_SCATTER` times the mean latency; it stands in for
-a sample of few, and is the floor, so that equal latencies do not count as certain.
+(sum w y)^2 / W_b. One variance for all bins, since the scatter is that of the requests' sizes: from
+an idle simulated cell to an overloaded one the mean triples, the standard deviation rises by a
+quarter. A bin of weights w <= 1 has W - sum w^2 / W degrees of freedom, at least (W - 1)+; W - 1/2
+in a steady stream, so s2 errs a little to the side of the prior. One more degree of freedom counts
+a scatter of `USUAL_SCATTER` times the mean latency, which stands in where samples are few and is
+the floor: equal latencies do not count as certain.
 
-What theory asks for and this leaves out: the prior's covariance is diagonal with one standard
-deviation, not the fleet's own, and the samples count as independent, though those of one backlog
-are not.
+Left out of what theory asks: the prior has one standard deviation in place of the fleet's
+covariance, and samples count as independent, though those of one backlog are not.
 
-**Minimisation.** Levenberg-Marquardt within `LOWEST` and `HIGHEST`, whose steps come from a
-Cholesky factor of the damped normal equations, positive definite by the prior. A parameter at its
-bound that the gradient would push out is held for the step. Arithmetic is that of scalars in a
+**Minimisation.** Levenberg-Marquardt within `LOWEST` and `HIGHEST`, its steps by a Cholesky factor
+of the damped normal equations, positive definite by the prior. Arithmetic is that of scalars in a
 fixed order: the same bits compiled or not.
 """
 
@@ -50,7 +47,7 @@ import math
 
 import numpy as np
 
-from dlb_gym.engine.compile import entry, part
+from dlb_gym.engine.compile import part
 from dlb_gym.engine.layout import FloatArray
 
 RHO_MAX = 0.9  # `latency_model.RHO_MAX`, which kernels cannot import; a test holds them equal
@@ -59,49 +56,40 @@ PARAMETERS = 4
 LOWEST = (-14.0, -10.0, -4.0, -4.0)
 HIGHEST = (14.0, 5.0, 4.0, 2.0)
 """Bounds of p: alpha from 1 us to two weeks, beta from alpha / 22,000 to 148 alpha, knee from 1.8 %
-to 98.2 % of its largest, smoothing from 1.8 % of the knee to 7 knees. The third keeps a prior that
-sits on the constraint, as the curve of an ideal server does, off the logistic function's flat end,
-from which no sample could move it."""
+to 98.2 % of its largest, smoothing from 1.8 % of the knee to 7 knees. The third keeps a prior on
+the constraint (an ideal server's) off the logistic's flat end, from which no sample could move it.
+"""
 
-BINS = 64
-BIN_COLUMNS = 4
+BINS, BIN_COLUMNS = 64, 4
 WEIGHT, RIF_SUM, LATENCY_SUM, SQUARE_SUM = range(BIN_COLUMNS)
 
+MOST_MEMORIES = 300.0
+"""Bound on the age of a reference: no sum overflows, however rare the refits."""
 LEAST_WEIGHT = 1e-6
 """A bin counts as empty below this: one sample after 14 memories."""
-
-MOST_MEMORIES = 300.0
-"""Bound on the age of the reference in `note_sample`, so that no sum overflows however rare the
-refits are; refits further apart than this lose their samples' order, not their finiteness."""
-
 USUAL_SCATTER = 0.5
 """Standard deviation of latencies over their mean: what one degree of freedom says of it."""
-
-LEAST_LATENCY_S = 1e-6
-"""Mean latency below which scatter is no longer relative to it."""
+HALF_WEIGHT_SAMPLES = 10.0
+"""Effective samples at which a cell counts half as much in the prior as one that is well known."""
 
 TOLERANCE = 1e-10
-"""A fit ends where its next step promises to lower 1 + cost by less than this part: 1e-5 standard
-deviations of the posterior from the minimum, where the cost is small."""
-
+"""A fit ends with a step that promises a decrease below this part of 1 + cost."""
 MAX_ITERATIONS = 60
-FIRST_DAMPING = 1e-3
-LEAST_DAMPING = 1e-12
-DAMPING_FACTOR = 10.0
+MOST_STEP = 1.0
+"""Largest change of a parameter in a step: a linearisation says nothing of e-fold changes."""
+FIRST_DAMPING, LEAST_DAMPING, DAMPING_FACTOR = 1e-3, 1e-12, 10.0
+GOOD_SHARE, POOR_SHARE = 0.75, 0.25
+"""Parts of the promised decrease above which damping falls and below which it rises."""
 LEAST_PIVOT = 1e-14
-"""Part of a diagonal element that a Cholesky pivot keeps whatever rounding has left of it."""
+"""Part of a diagonal element that a Cholesky pivot keeps, whatever rounding has left of it."""
 
-HALF_WEIGHT_SAMPLES = 10.0
-"""Effective samples at which a cell counts half as much as a fully observed one in the prior."""
-
-# Rows of a fit's scratch memory: means of bins, two systems, a factor, a step, a trial.
+# Rows of scratch memory: means, two systems (matrix, gradient), a factor, step, free ones, trial.
 _HERE = BINS
 _THERE = _HERE + PARAMETERS + 1
 _FACTOR = _THERE + PARAMETERS + 1
-_STEP = _FACTOR + PARAMETERS
-_TRIAL = _STEP + 1
-SCRATCH_ROWS, SCRATCH_COLUMNS = _TRIAL + 1, PARAMETERS + 1
-_GRADIENT = PARAMETERS  # row of a system after its matrix
+_STEP, _FREE, _TRIAL = range(_FACTOR + PARAMETERS, _FACTOR + PARAMETERS + 3)
+SCRATCH_ROWS, SCRATCH_COLUMNS = _TRIAL + 1, PARAMETERS
+_GRADIENT = PARAMETERS
 _MEAN_N, _MEAN_S, _PRECISION = range(3)
 
 
@@ -156,10 +144,7 @@ def effective_samples(bins: FloatArray) -> float:
 def _summarise(bins: FloatArray, means: FloatArray) -> int:
     """Means n_b, y_b and precisions W_b / s2 of the bins with samples; how many there are."""
     used = 0
-    samples = 0.0
-    latency_sum_s = 0.0
-    scatter = 0.0
-    freedom = 0.0
+    samples = latency_sum_s = scatter = freedom = 0.0
     for b in range(BINS):
         weight = bins[b, WEIGHT]
         if weight < LEAST_WEIGHT:
@@ -174,7 +159,7 @@ def _summarise(bins: FloatArray, means: FloatArray) -> int:
         scatter += max(bins[b, SQUARE_SUM] - bins[b, LATENCY_SUM] * mean_s, 0.0)
         freedom += max(weight - 1.0, 0.0)
     if used > 0:
-        usual_s = USUAL_SCATTER * max(latency_sum_s / samples, LEAST_LATENCY_S)
+        usual_s = USUAL_SCATTER * max(latency_sum_s / samples, math.exp(LOWEST[0]))
         precision = (1.0 + freedom) / (usual_s * usual_s + scatter)
         for b in range(used):
             means[b, _PRECISION] *= precision
@@ -249,40 +234,67 @@ def _linearise(
 
 
 @part
-def _solve(
-    system: FloatArray, damping: float, p: FloatArray, factor: FloatArray, step: FloatArray
-) -> float:
-    """The step down from p of the damped system; returns the decrease it promises, undamped.
-
-    The gradient g is half the cost's, so a step d = -M^-1 g promises -g'd, M positive definite.
-    """
+def _solve(scratch: FloatArray, damping: float, p: FloatArray) -> None:
+    """The step down from p of the damped system; a parameter that its bound holds is left out."""
+    system, factor = scratch[_HERE:], scratch[_FACTOR:]
+    step, free = scratch[_STEP], scratch[_FREE]
     for i in range(PARAMETERS):
-        gradient = system[_GRADIENT, i]
-        held = (p[i] <= LOWEST[i] and gradient > 0.0) or (p[i] >= HIGHEST[i] and gradient < 0.0)
-        step[i] = 0.0 if held else -gradient
+        slope = system[_GRADIENT, i]
+        held = (p[i] <= LOWEST[i] and slope > 0.0) or (p[i] >= HIGHEST[i] and slope < 0.0)
+        free[i] = 0.0 if held else 1.0
+    for i in range(PARAMETERS):
+        rest = system[_GRADIENT, i] * free[i]
         diagonal = system[i, i] * (1.0 + damping)
-        rest = diagonal
         for j in range(i):
-            # A held parameter has an empty row and column: the others are solved without it.
-            element = 0.0 if held or factor[j, PARAMETERS] != 0.0 else system[i, j]
+            element = system[i, j] * free[i] * free[j]
             for k in range(j):
                 element -= factor[i, k] * factor[j, k]
-            factor[i, j] = element / factor[j, j]
-            rest -= factor[i, j] * factor[i, j]
-        factor[i, PARAMETERS] = 1.0 if held else 0.0
-        factor[i, i] = math.sqrt(max(rest, LEAST_PIVOT * diagonal))
-    for i in range(PARAMETERS):
-        for k in range(i):
-            step[i] -= factor[i, k] * step[k]
-        step[i] /= factor[i, i]
-    promised = 0.0
-    for backward in range(PARAMETERS):
-        i = PARAMETERS - 1 - backward
-        for k in range(i + 1, PARAMETERS):
-            step[i] -= factor[k, i] * step[k]
-        step[i] /= factor[i, i]
-        promised -= step[i] * system[_GRADIENT, i]
-    return promised
+            element /= factor[j, j]
+            factor[i, j] = element
+            rest -= element * step[j]
+            diagonal -= element * element
+        factor[i, i] = math.sqrt(max(diagonal, LEAST_PIVOT * system[i, i]))
+        step[i] = rest / factor[i, i]
+    for i in range(PARAMETERS - 1, -1, -1):
+        rest = step[i]
+        for j in range(i + 1, PARAMETERS):
+            rest -= factor[j, i] * step[j]
+        step[i] = rest / factor[i, i]
+
+
+@part
+def _propose(scratch: FloatArray, damping: float, p: FloatArray) -> float:
+    """Makes p's next trial; returns the decrease of cost that it promises.
+
+    The gradient g is half the cost's: a step d promises g'd, or up to twice that if damped.
+    """
+    _solve(scratch, damping, p)
+    longest = MOST_STEP
+    for k in range(PARAMETERS):
+        longest = max(longest, abs(scratch[_STEP, k]))
+    promise = 0.0
+    for k in range(PARAMETERS):
+        step = scratch[_STEP, k] * (MOST_STEP / longest)
+        trial = min(max(p[k] - step, LOWEST[k]), HIGHEST[k])
+        scratch[_TRIAL, k] = trial
+        promise += scratch[_HERE + _GRADIENT, k] * (p[k] - trial)
+    return promise
+
+
+@part
+def _try(
+    scratch: FloatArray, used: int, prior: FloatArray, prior_sd: float, cost: float, p: FloatArray
+) -> float:
+    """Moves p and its system to the trial if that costs less; the lower cost."""
+    trial = scratch[_TRIAL]
+    trial_cost = _linearise(scratch, used, prior, prior_sd, trial, scratch[_THERE:])
+    if trial_cost >= cost:
+        return cost
+    for k in range(PARAMETERS):
+        p[k] = trial[k]
+        for row in range(PARAMETERS + 1):
+            scratch[_HERE + row, k] = scratch[_THERE + row, k]
+    return trial_cost
 
 
 @part
@@ -294,51 +306,48 @@ def fit(
     out: FloatArray,
     scratch: FloatArray,
 ) -> int:
-    """The most likely parameters, given samples and prior.
+    """Fits the parameters to the samples in the bins, from the better of `start` and the prior.
 
     Args:
-        bins: (BINS, 4) samples, decayed to now.
-        prior: (4,) their expected values.
-        prior_sd: The prior's standard deviation, the same for all.
-        start: (4,) where to begin: the last fit.
-        out: (4,) receives the parameters; exactly the prior where there is no sample.
-        scratch: (SCRATCH_ROWS, SCRATCH_COLUMNS), overwritten.
+        bins: (BINS, 4), decayed to the instant of the fit.
+        prior: (4,) what the parameters are expected to be, within the bounds.
+        prior_sd: Standard deviation of the prior, the same for all parameters, > 0.
+        start: (4,) finite; the last fit, say.
+        out: (4,) receives the parameters; none of the arrays above.
+        scratch: At least (SCRATCH_ROWS, SCRATCH_COLUMNS), overwritten.
 
     Returns:
-        Iterations.
+        Iterations taken: 0 without samples, when `out` is the prior.
     """
-    used = _summarise(bins, scratch)
     for k in range(PARAMETERS):
-        origin = start[k] if used > 0 else prior[k]
-        out[k] = min(max(origin, LOWEST[k]), HIGHEST[k])
+        out[k] = prior[k]
+    used = _summarise(bins, scratch)
     if used == 0:
         return 0
-    here, there = scratch[_HERE:_THERE], scratch[_THERE:_FACTOR]
-    factor, step, trial = scratch[_FACTOR:_STEP], scratch[_STEP], scratch[_TRIAL]
-    cost = _linearise(scratch, used, prior, prior_sd, out, here)
+    cost = _linearise(scratch, used, prior, prior_sd, out, scratch[_HERE:])
+    for k in range(PARAMETERS):
+        scratch[_TRIAL, k] = min(max(start[k], LOWEST[k]), HIGHEST[k])
+    cost = _try(scratch, used, prior, prior_sd, cost, out)
     damping = FIRST_DAMPING
-    for iteration in range(MAX_ITERATIONS):
-        promised = _solve(here, damping, out, factor, step)
-        if promised <= TOLERANCE * (1.0 + cost):
-            return iteration
-        for k in range(PARAMETERS):
-            trial[k] = min(max(out[k] + step[k], LOWEST[k]), HIGHEST[k])
-        trial_cost = _linearise(scratch, used, prior, prior_sd, trial, there)
-        if trial_cost < cost:
-            cost = trial_cost
+    for iteration in range(1, MAX_ITERATIONS + 1):
+        promise = _propose(scratch, damping, out)
+        # What damping has taken from the promise is given back: short steps are no sign of an end.
+        if promise * (1.0 + damping) <= TOLERANCE * (1.0 + cost):
             for k in range(PARAMETERS):
-                out[k] = trial[k]
-                for row in range(PARAMETERS + 1):
-                    here[row, k] = there[row, k]
+                out[k] = scratch[_TRIAL, k]
+            return iteration
+        before = cost
+        cost = _try(scratch, used, prior, prior_sd, cost, out)
+        if before - cost > GOOD_SHARE * promise:
             damping = max(damping / DAMPING_FACTOR, LEAST_DAMPING)
-        else:
+        elif before - cost < POOR_SHARE * promise:
             damping *= DAMPING_FACTOR
     return MAX_ITERATIONS
 
 
 @part
 def to_model(p: FloatArray, out: FloatArray) -> None:
-    """Writes alpha, beta, knee and smoothing of parameters p."""
+    """Writes alpha (s), beta (s), knee and smoothing (requests per server) of parameters p."""
     relative_slope = math.exp(p[1])
     out[0] = math.exp(p[0])
     out[1] = out[0] * relative_slope
@@ -346,58 +355,45 @@ def to_model(p: FloatArray, out: FloatArray) -> None:
     out[3] = math.exp(p[3]) * out[2]
 
 
+def model_of(p: FloatArray) -> FloatArray:
+    """As `to_model`, outside the kernels: (..., 4) to (..., 4)."""
+    scale, slope, logit, ratio = np.moveaxis(np.asarray(p, np.float64), -1, 0)
+    alpha_s, relative_slope = np.exp(scale), np.exp(slope)
+    knee = RHO_MAX / (1.0 + np.exp(-logit)) / relative_slope
+    return np.stack([alpha_s, alpha_s * relative_slope, knee, np.exp(ratio) * knee], axis=-1)
+
+
+def from_model(model: FloatArray) -> FloatArray:
+    """Parameters (..., 4) of models (..., 4), knees first lowered to the constraint, in bounds."""
+    alpha_s, beta_s, knee, smoothing = np.moveaxis(np.asarray(model, np.float64), -1, 0)
+    highest = RHO_MAX * alpha_s / beta_s
+    knee = np.minimum(knee, highest)
+    logit = np.log(knee) - np.log(np.maximum(highest - knee, 1e-9 * highest))
+    p = [np.log(alpha_s), np.log(beta_s / alpha_s), logit, np.log(smoothing / knee)]
+    return np.asarray(np.clip(np.stack(p, axis=-1), LOWEST, HIGHEST))
+
+
 @part
 def fleet_prior(fits: FloatArray, samples: FloatArray, first: FloatArray, out: FloatArray) -> None:
-    """What a cell's parameters are expected to be: the mean of the fleet's last round.
+    """What a cell's parameters are expected to be: the mean of the fleet's last round of fits.
 
-    A cell with S effective samples counts S / (S + HALF_WEIGHT_SAMPLES), and the first prior as one
-    more cell. Theory asks for the inverse of each fit's covariance as its weight; this keeps what
-    matters of it: no samples, no say.
+    Cell c counts n_c / (n_c + `HALF_WEIGHT_SAMPLES`): the precision 1 / (s0^2 + s^2 / n) of its fit
+    as an observation of the fleet's mean, times s0^2, where cells vary by s0. The first prior is
+    one more cell, fully observed: without samples the mean stays there. Theory weighs with whole
+    covariances; one number a cell does, since a parameter that a cell's samples say nothing of
+    comes back as the prior it was given, which slows the mean's way but not where it leads.
 
     Args:
         fits: (C, 4) parameters of the last round.
         samples: (C,) effective samples behind them.
-        first: (4,) the prior before anything was known.
-        out: (4,) receives the prior.
+        first: (4,) what is expected of a cell before anything is known.
+        out: (4,) receives the prior; none of the arrays above.
     """
-    total = 1.0
     for k in range(PARAMETERS):
-        out[k] = first[k]
-    for c in range(len(samples)):
-        weight = samples[c] / (samples[c] + HALF_WEIGHT_SAMPLES)
-        total += weight
-        for k in range(PARAMETERS):
-            out[k] += weight * fits[c, k]
-    for k in range(PARAMETERS):
-        out[k] /= total
-
-
-def from_model(model: FloatArray) -> FloatArray:
-    """Parameters (4,) of a model (alpha, beta, knee, smoothing); a knee beyond bounds moves in."""
-    alpha, beta, knee, smoothing = (float(value) for value in model)
-    tightness = min(max(knee * beta / alpha / RHO_MAX, 1e-9), 1.0 - 1e-9)
-    p = np.array(
-        [
-            math.log(alpha),
-            math.log(beta / alpha),
-            math.log(tightness / (1.0 - tightness)),
-            math.log(smoothing / knee),
-        ]
-    )
-    return np.asarray(np.clip(p, LOWEST, HIGHEST))
-
-
-def model_of(p: FloatArray) -> FloatArray:
-    """As `to_model`, outside the kernels."""
-    relative_slope = math.exp(p[1])
-    alpha = math.exp(p[0])
-    knee = RHO_MAX / (1.0 + math.exp(-p[2])) / relative_slope
-    return np.array([alpha, alpha * relative_slope, knee, math.exp(p[3]) * knee])
-
-
-@entry
-def fit_once(
-    bins: FloatArray, prior: FloatArray, prior_sd: float, start: FloatArray, out: FloatArray
-) -> int:
-    """`fit` for whoever is outside the kernels (benchmarks, tests)."""
-    return fit(bins, prior, prior_sd, start, out, np.zeros((SCRATCH_ROWS, SCRATCH_COLUMNS)))
+        total = 1.0
+        mean = first[k]
+        for c in range(len(samples)):
+            weight = samples[c] / (samples[c] + HALF_WEIGHT_SAMPLES)
+            total += weight
+            mean += weight / total * (fits[c, k] - mean)
+        out[k] = mean

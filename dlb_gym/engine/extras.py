@@ -15,8 +15,8 @@ from dlb_gym.engine.compile import part
 from dlb_gym.engine.layout import FloatArray, IntArray
 
 # Extras.flag: (n, 15). Intervals of SYNC_EVERY and LOOK_EVERY are in reports of a cell, 0 for none;
-# SPENT is 1 where the decision in force has dealt with aversion itself. Of `homes` and of the caches'
-# slots a row uses as many as its scenario says, however long its neighbours made them.
+# SPENT is 1 where the decision in force has dealt with aversion itself. A row uses MAP_ROWS of
+# `homes` and CACHE_SLOTS of a cache, however long its neighbours made them.
 SEED, ROOT_REPLICAS, LEAVES, SYNC_EVERY, LOOK_EVERY, AVERTING, AFFINITY, ESTIMATING = range(8)
 ATTEMPTS, BATCHING, CACHE_TOKENS, SPENT, BACKLOGS, MAP_ROWS, CACHE_SLOTS = range(8, 15)
 FLAG_COLUMNS = 15

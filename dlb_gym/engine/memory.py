@@ -127,6 +127,14 @@ def at_least(arrays: Tuple, axis: int, length: int, *fields: str) -> Tuple:
     return arrays._replace(**changes)
 
 
+def more_servers(state: State, servers: int) -> State:
+    """The state with places for so many servers of a cell, those that are new idle."""
+    old = state.server.shape[2]
+    state = at_least(state, 2, servers, "server", "server_free")
+    state.server[:, :, old:, (layout.PREFILL_HEAD, layout.PREFILL_TAIL)] = NONE
+    return state
+
+
 def enlarge_rings(state: State, length: int) -> State:
     """Longer rings of reports; report m stays where the kernels look for it, at m modulo length."""
     old = state.probe_error_rate.shape[2]

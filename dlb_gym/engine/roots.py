@@ -71,7 +71,6 @@ from dlb_gym.engine.layout import (
     FREE,
     HELD_RIF,
     HELD_SERVERS,
-    INTERVAL_SENT,
     KEY,
     KEY_SHIFT,
     NEXT,
@@ -197,19 +196,22 @@ def _least_accepted(
     extras: Extras,
 ) -> int:
     """Through the cells by score, each accepted with 1 - aversion; else the least averted."""
-    chosen = NONE
-    least = math.inf
+    base = extras.weights[r, i]
     mildest = NONE
+    accepted = 0
     for j in range(num_cells):
         if math.isnan(params.tau_s[r, i, j]):
             continue
-        score = orders.base[r, i, j] + orders.slope[r, i, j] * state.arc[r, i, j, INTERVAL_SENT]
         if mildest == NONE or extras.aversion[r, i, j] < extras.aversion[r, i, mildest]:
             mildest = j
-        if score < least and _accepts(r, i, j, key, j, extras):
-            chosen = j
-            least = score
-    return mildest if chosen == NONE else chosen
+        base[j] = math.inf
+        if _accepts(r, i, j, key, j, extras):
+            base[j] = orders.base[r, i, j]
+            accepted += 1
+    if accepted == 0:
+        return mildest
+    slope, tau_s, arc = orders.slope[r, i], params.tau_s[r, i], state.arc[r, i]
+    return choose_cell(SCORE, base, slope, state.credit[r, i], tau_s, arc, u, num_cells)
 
 
 @part

@@ -35,6 +35,7 @@ from dlb_gym.engine.extras import (
     REFERENCE_S,
     REFIT_S,
     REPORT_ROUND,
+    ROOT_REPLICAS,
     ROUND,
     SEED,
     SYNC_EVERY,
@@ -52,11 +53,15 @@ from dlb_gym.engine.layout import (
     HELD_SERVERS,
     LIVE,
     NEXT_PROBE,
+    NUM_CELLS,
+    NUM_ROOTS,
+    PROBE_INTERVAL_S,
     PROBE_RECEIVED,
     PROBE_RIF,
     PROBE_SERVERS,
     TOKENS,
     FloatArray,
+    Params,
     State,
 )
 from dlb_gym.engine.leaf import settle_prefills
@@ -108,8 +113,7 @@ def fill_report(
     k: int,
     r: int,
     c: int,
-    num_cells: int,
-    arcs: int,
+    params: Params,
     state: State,
     extras: Extras,
 ) -> None:
@@ -119,13 +123,13 @@ def fill_report(
     report = extras.report[r, c, k]
     number = m % flag[LEAVES]
     report[LOST] = 1 if is_down(now_s, extras.leaf_down[r, c, number]) else 0
-    extras.row[r, MESSAGES] += 2 * arcs
+    extras.row[r, MESSAGES] += _probe_messages(m, r, c, params, extras)
     if flag[SYNC_EVERY] > 0:
         state.probe[r, c, k, PROBE_RIF] = _rif_known(m, r, c, number, extras)
     if flag[LOOK_EVERY] > 0 and m % flag[LOOK_EVERY] == 0:
         _look(now_s, r, c, state, extras)
     if now_s >= (count[ROUND] + 1) * setting[REFIT_S]:
-        refit(now_s, r, c, num_cells, extras)
+        refit(now_s, r, c, params.shape[r, NUM_CELLS], extras)
     report[REPORT_ROUND] = count[ROUND]
     if flag[BACKLOGS] > 0:
         total = 0
@@ -134,6 +138,33 @@ def fill_report(
             total += state.server[r, c, s, TOKENS]
         report[DECODE_BACKLOG] = count[OUTPUT_BACKLOG]
         report[PROMPT_BACKLOG] = total - count[OUTPUT_BACKLOG]
+
+
+@part
+def _probe_messages(m: int, r: int, c: int, params: Params, extras: Extras) -> int:
+    """Messages of roots for report m of cell c: to the cell, and among a root's replicas.
+
+    A probe and its answer on every arc. At the end of a turn the replica whose it was tells each
+    peer about all cells at once, which cell 0 counts; without turns it passes on every report.
+    """
+    peers = extras.flag[r, ROOT_REPLICAS] - 1
+    turn_s = extras.setting[r, TURN_S]
+    arcs = 0
+    for i in range(params.shape[r, NUM_ROOTS]):
+        arcs += 0 if math.isnan(params.tau_s[r, i, c]) else 1
+    if turn_s == 0.0:
+        return int(arcs * (2 + peers))
+    if c > 0 or m == 0:
+        return 2 * arcs
+    interval_s = params.clock[r, PROBE_INTERVAL_S]
+    turns = _turn(m * interval_s, turn_s) - _turn((m - 1) * interval_s, turn_s)
+    return int(2 * arcs + turns * peers * params.shape[r, NUM_ROOTS])
+
+
+@part
+def _turn(now_s: float, turn_s: float) -> int:
+    """Turns that have ended."""
+    return math.floor(now_s / turn_s + 1e-9)
 
 
 @part
@@ -178,7 +209,7 @@ def hold_report(
     turn_s = extras.setting[r, TURN_S]
     by_s = now_s
     if turn_s > 0.0:
-        by_s = math.floor(now_s / turn_s + 1e-9) * turn_s
+        by_s = _turn(now_s, turn_s) * turn_s
     window = extras.window[r, i, j]
     ring = len(state.probe_error_rate[r, j])
     held_time = state.held_time[r, i, j]

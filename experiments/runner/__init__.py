@@ -3,5 +3,16 @@
 from experiments.runner.drawing import line_style, panels
 from experiments.runner.measurement import Measurement
 from experiments.runner.playing import evaluated, played
+from experiments.runner.variants import by_variant, side_by_side, value, variants
 
-__all__ = ["Measurement", "evaluated", "line_style", "panels", "played"]
+__all__ = [
+    "Measurement",
+    "by_variant",
+    "evaluated",
+    "line_style",
+    "panels",
+    "played",
+    "side_by_side",
+    "value",
+    "variants",
+]

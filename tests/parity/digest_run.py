@@ -1,6 +1,7 @@
-"""Digests of a small run: `python -m tests.parity.digest_run [quick]`.
+"""Digests of a small run: `python -m tests.parity.digest_run [quick|mechanisms]`.
 
-`quick` makes the calibration tiny, so that the kernels can run as plain Python as well.
+Both words make the calibration tiny, so that the kernels can run as plain Python as well; the
+second turns all mechanisms on.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dlb_gym import calibration
 from dlb_gym.episodes import episode_source
 from dlb_gym.policy import Decision
 from dlb_gym.task import Task
+from tests.mechanisms import scenario_with
 from tests.short_episodes import ring
 
 STEPS = 10
@@ -31,9 +33,9 @@ def scenarios() -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def digests() -> dict[str, str]:
+def digests(played: list[Any] | None = None) -> dict[str, str]:
     """SHA-256 of observations, rewards and request logs of two episodes of two rows."""
-    task = Task(episode_source(scenarios()), 2, log=True)
+    task = Task(episode_source(played or scenarios()), 2, log=True)
     rng = np.random.default_rng(0)
     parts: dict[str, list[bytes]] = {"observations": [], "rewards": [], "log": []}
     for seeds in ([1, 7], None):
@@ -57,6 +59,11 @@ def digests() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["quick"]:
+    played = None
+    if sys.argv[1:]:
         calibration.SERVERS, calibration.WINDOWS, calibration.WINDOW = 3, 3, 8.0
-    print(json.dumps(digests()))  # noqa: T201 - read by the parent process
+    if sys.argv[1:] == ["mechanisms"]:
+        short = {"horizon_s": 0.5, "control_interval_s": 0.05, "warmup_s": 0.1}
+        names = ("everything", "everything batching")
+        played = [scenario_with(name, 2, **short) for name in names]
+    print(json.dumps(digests(played)))  # noqa: T201 - read by the parent process
