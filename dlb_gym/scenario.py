@@ -283,7 +283,11 @@ class Scenario(Strict):
                     f"{episode_s:.6g} s (warm-up, settling and horizon); at most {most:,} are "
                     "possible: lengthen the interval or shorten the episode"
                 )
-        servers = max(cell.servers for cell in self.cells)
+        servers, whose = max(cell.servers for cell in self.cells), "the largest cell's"
+        if self.autoscaler is not None:
+            fleet = sum(cell.servers for cell in self.cells)
+            servers = math.floor(fleet * (1.0 + self.autoscaler.extra_servers))
+            whose = "the autoscaler may give all to one cell"
         design = self.server
         width = (
             ("server.slots_per_engine", design.decode_slots, "slots or engines")
@@ -297,7 +301,7 @@ class Scenario(Strict):
             total = len(self.cells) * servers * places
             if total > MAX_PLACES:
                 raise ValueError(
-                    f"{key}: {len(self.cells)} cells x {servers:,} servers (the largest cell's) x "
+                    f"{key}: {len(self.cells)} cells x {servers:,} servers ({whose}) x "
                     f"{places:,} places a server = {total:,} places in a replication; at most "
                     f"{MAX_PLACES:,} are kept in memory: lower {part} or servers"
                 )

@@ -25,6 +25,9 @@ from dlb_gym.sessions import mean_prompt_tokens
 if TYPE_CHECKING:
     from dlb_gym.scenario import Scenario
 
+MAX_REMEMBERED = 10_000_000
+"""Sessions in maps, sessions in caches, or views of servers by leaves that a replication keeps."""
+
 
 def nearest_key(word: str, choices: Collection[str]) -> str:
     """A hint that names the closest valid word, or nothing."""
@@ -60,7 +63,20 @@ def check_mechanisms(scenario: Scenario) -> None:
 
 
 def _check_affinity(scenario: Scenario) -> None:
-    if scenario.affinity is not None and not scenario.demand.has_sessions:
+    affinity = scenario.affinity
+    if affinity is None:
+        return
+    for key, places, each in (
+        ("cache_sessions", len(scenario.cells), "cells"),
+        ("map_sessions", len(scenario.roots), "roots"),
+    ):
+        total = places * int(getattr(affinity, key))
+        if total > MAX_REMEMBERED:
+            raise ValueError(
+                f"affinity.{key} = {getattr(affinity, key):,} in {places} {each} makes {total:,} "
+                f"sessions in a replication; at most {MAX_REMEMBERED:,} are kept: lower it"
+            )
+    if not scenario.demand.has_sessions:
         raise ValueError(
             "affinity without sessions has nothing to stick to: add demand.sessions, name the "
             "trace's hash_ids_column, or leave affinity out"
@@ -88,6 +104,14 @@ def _check_telemetry(scenario: Scenario) -> None:
                 f"telemetry.{key} = {span_s} is no whole number of probe intervals of "
                 f"{scenario.probe_interval_s} s; choose a multiple, or 0"
             )
+    cells, servers = len(scenario.cells), max(cell.servers for cell in scenario.cells)
+    views = cells * servers * telemetry.leaf_replicas
+    if views > MAX_REMEMBERED:
+        raise ValueError(
+            f"telemetry.leaf_replicas = {telemetry.leaf_replicas} in {cells} cells of up to "
+            f"{servers:,} servers makes {views:,} views of a server in a replication; at most "
+            f"{MAX_REMEMBERED:,} are kept: lower it"
+        )
     for key in ("turn_s", "sync_interval_s", "server_probe_interval_s", "probe_timeout_s"):
         if getattr(telemetry, key) > scenario.horizon_s:
             raise ValueError(
@@ -112,6 +136,13 @@ def _check_intervals(scenario: Scenario) -> None:
             f"error_aversion.interval_s = {aversion.interval_s} is shorter than "
             f"control_interval_s = {scenario.control_interval_s}, between which roots change "
             "nothing; lengthen it"
+        )
+    turn_s = 0.0 if scenario.telemetry is None else scenario.telemetry.turn_s
+    if aversion is not None and aversion.silence_s <= scenario.probe_interval_s + turn_s:
+        raise ValueError(
+            f"error_aversion.silence_s = {aversion.silence_s} is no longer than reports of a "
+            f"healthy cell lie apart, probe_interval_s + telemetry.turn_s = "
+            f"{scenario.probe_interval_s + turn_s:g}; lengthen it"
         )
     if autoscaler is not None and not _is_multiple(
         autoscaler.interval_s, scenario.control_interval_s

