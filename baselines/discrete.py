@@ -58,7 +58,7 @@ def spend_in_order(
     mine, other = costs[..., :, None], costs[..., None, :]
     tied = (mine == other) & arcs[..., None, :]
     size = np.maximum(tied.sum(axis=-1), 1)
-    passed_on = (tied * aversion[..., None, :]).sum(axis=-1) / size
+    passed_on = ordered_sum(tied * aversion[..., None, :]) / size
     # A group of g cells passes its mean aversion on once: each member brings the g-th root.
     root = np.where(arcs, passed_on, 1.0) ** (1.0 / size)
     reaching = np.where(other < mine, root[..., None, :], 1.0).prod(axis=-1)
