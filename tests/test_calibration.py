@@ -327,6 +327,18 @@ def test_equal_batching_servers_share_a_curve_and_others_have_their_own() -> Non
     assert 1 / equal[0, 1] == pytest.approx(nominal_rates_rps(scenario)[0] / 10, rel=0.1)
 
 
+@pytest.mark.parametrize("server", [{}, {"kind": "continuous_batching", "preset": "b200"}])
+def test_the_curve_of_sessions_ends_at_the_rate_of_their_longer_prompts(
+    server: dict[str, str],
+) -> None:
+    """Prompts of 1,835 tokens on average instead of 500, as if nothing were cached."""
+    scenario = two_cells(demand={"sessions": {}}, server=server)
+    plain = two_cells(server=server)
+    beta = latency_parameters(scenario)[0, 1]
+    assert 1 / beta == pytest.approx(nominal_rates_rps(scenario)[0] / 10, rel=0.12)
+    assert nominal_rates_rps(scenario)[0] < 0.9 * nominal_rates_rps(plain)[0]
+
+
 Fit = Callable[[], tuple[float, ...]]
 
 

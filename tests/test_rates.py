@@ -27,6 +27,7 @@ from dlb_gym.rates import (
 from dlb_gym.scenario import Scenario, Tokens
 from dlb_gym.scenario_source import ScenarioError, override
 from dlb_gym.server_design import BatchingServer, ContinuousBatching
+from dlb_gym.sessions import Sessions
 from dlb_gym.tokens import token_source
 from dlb_gym.trace import describe_trace
 from tests.batching_kernel import random_jobs, serve_compiled
@@ -204,3 +205,12 @@ def test_a_kv_cache_below_the_traces_mean_request_is_refused(tmp_path: Path) -> 
     )  # fmt: skip
     with pytest.raises(ScenarioError, match=r"server.kv_tokens = 339 is below .* 300 prompt"):
         nominal_rates_rps(scenario)
+
+
+def test_moments_of_sessions_count_the_context_apart_from_the_output() -> None:
+    """Turns 1 to 3 with weights 1/2, 1/4, 1/4: 4/7 of a turn of 700 tokens before a request."""
+    sessions = Sessions(mean_turns=2.0, max_turns=3)
+    moments = token_moments(Tokens(), sessions, None)
+    assert moments.prompt == pytest.approx(500 + 700 * 4 / 7)
+    assert moments.product == pytest.approx(moments.prompt * 200)
+    assert moments.output_square == token_moments(Tokens(), None, None).output_square
