@@ -125,20 +125,31 @@ def figure(table: pd.DataFrame) -> Figure:
 
 
 def finding(table: pd.DataFrame) -> str:
-    """What the longest turn and the largest loss add, and what replicas cost."""
-    parts = []
-    for part, text in (("turn", "turns of {:g} s"), ("loss", "losing {:.0%} of the reports")):
-        own = table[table["part"] == part].set_index(["policy", "value"])["latency_mean_s"]
-        most = table.loc[table["part"] == part, "value"].max()
-        rises = ", ".join(
-            f"{policy} {100.0 * (own[policy, most] / own[policy, 0.0] - 1.0):+.0f} %"
-            for policy in own.index.unique("policy")
-        )
-        parts.append(f"{text.format(most)} change mean latency by: {rises}")
+    """What turns and losses add, and what replicas cost."""
+    turns = sorted(set(table.loc[table["part"] == "turn", "value"]))
+    changes = [
+        *(
+            _change(table, "turn", s, f"turns of {s:g} s")
+            for s in (turns[len(turns) // 2], turns[-1])
+        ),
+        _change(table, "loss", max(LOSSES), f"{max(LOSSES):.0%} of the reports lost"),
+    ]
     usual, rarer = (table[table["part"] == part] for part in ("replicas", "rarer"))
     (few, *_, many), (*_, rare) = usual["messages_a_request"], rarer["messages_a_request"]
     return (
-        f"{parts[0][0].upper()}{parts[0][1:]}; {parts[1]}. Messages a request: "
+        f"Mean latency (and errors) with {'; with '.join(changes)}. Messages a request: "
         f"{few:,.0f} with {usual['value'].min():.0f} leaf replicas a cell, {many:,.0f} with "
         f"{usual['value'].max():.0f} ({rare:,.0f} if they gather as much more rarely)."
     )
+
+
+def _change(table: pd.DataFrame, part: str, value: float, text: str) -> str:
+    """Mean latency against that without turns or losses, and the errors."""
+    rises = []
+    for policy, own in table[table["part"] == part].groupby("policy", sort=False):
+        latency_s, errors = (
+            own.set_index("value")[key] for key in ("latency_mean_s", "error_rate")
+        )
+        rise = 100.0 * (latency_s[value] / latency_s[0.0] - 1.0)
+        rises.append(f"{policy} {rise:+.0f} % ({100.0 * errors[value]:.1f} %)")
+    return f"{text}: {', '.join(rises)}"
