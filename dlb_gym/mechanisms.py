@@ -75,6 +75,21 @@ class LatencyEstimate(Strict):
     background: Annotated[float, Field(ge=0, le=0.5)] = 0.0
     dither: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
+    @model_validator(mode="after")
+    def _used(self) -> Self:
+        """A key that its kind ignores is a slip: the scenario's own kind is the oracle's."""
+        owners = {"epsilon": "noisy"} | dict.fromkeys(
+            ("refit_interval_s", "memory_s", "prior_sd", "background", "dither"), "online"
+        )
+        for key, kind in owners.items():
+            value = getattr(self, key)
+            if self.kind != kind and value != type(self).model_fields[key].default:
+                raise ValueError(
+                    f"{key} = {value} has no effect with kind = {self.kind!r}: set kind = "
+                    f"{kind!r}, or leave {key} out"
+                )
+        return self
+
 
 class ErrorAversion(Strict):
     """Roots avoid cells that err more than the best one (paper 3.4; numbers of theory.md 6).

@@ -85,6 +85,13 @@ def _check_affinity(scenario: Scenario) -> None:
 
 def _check_server(scenario: Scenario) -> None:
     """A trace's tokens are known when it is read, and checked then (`rates`)."""
+    for index, cell in enumerate(scenario.cells):
+        if cell.hardware is not None and scenario.server.kind == "disaggregated":
+            raise ValueError(
+                f"cells.{index}.hardware = {cell.hardware!r} has no effect on disaggregated "
+                "servers: state prefill_s_per_token and decode_s_per_token, or set server.kind = "
+                "'continuous_batching'"
+            )
     demand, tokens = scenario.demand, scenario.tokens
     if demand.trace is not None:
         return

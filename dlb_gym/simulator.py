@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dlb_gym import engine
+from dlb_gym import accounts, engine
 from dlb_gym.autoscaler import Scaler
 from dlb_gym.calibration import latency_parameters
 from dlb_gym.engine import extras, layout, memory
@@ -31,13 +31,13 @@ from dlb_gym.rates import nominal_rates_rps, one_way_s, zero_load_time_s
 from dlb_gym.reductions import ordered_sum
 from dlb_gym.scenario import Scenario
 from dlb_gym.server_design import Disaggregated
+from dlb_gym.system_rows import write_params
 from dlb_gym.views import Books, Counts, Truth, View
 from dlb_gym.workload import CHUNK_S, NO_SESSION, Workload
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-ARRIVAL_MEMORY_S = 1.0
 FIRST_POOL = 256
 FIRST_WIRE = 64
 """Starting capacities; the engine asks for more when it needs it."""
@@ -133,7 +133,10 @@ class Simulator:
         scaler = None if scenario.autoscaler is None else Scaler(scenario)
         self._view = None
         self._make_room(scenario, workload, tau_s, scaler)
-        self._write_params(r, scenario, workload, tau_s)
+        write_params(r, self._params, scenario, disturbances, tau_s)
+        self._params.shape[r, layout.LOGGED] = self._logged
+        self.admissible[r] = ~np.isnan(self._params.tau_s[r])
+        self._rtt_s[r] = 2.0 * np.where(self.admissible[r], self._params.tau_s[r], 0.0)
         self._write_facts(r, scenario)
         engine.clear_row(r, self._state, self._arrivals)
         engine.hold_empty_reports(r, self._params, self._state)
@@ -193,47 +196,6 @@ class Simulator:
         elif sizes != self._extra_sizes:
             self._extras = engine.enlarged_extras(self._extras, sizes, self._state)
         self._extra_sizes = sizes
-
-    def _write_params(
-        self, r: int, scenario: Scenario, workload: Workload, tau_s: FloatArray
-    ) -> None:
-        params = self._params
-        roots, cells = tau_s.shape
-        start_s = scenario.warmup_s + scenario.settle_s
-        end_s = start_s + scenario.horizon_s
-        params.shape[r] = (
-            roots,
-            cells,
-            getattr(scenario.server, "decode_slots", 1),
-            scenario.server.queue_limit,
-            int(self._logged),
-        )
-        params.clock[r] = (
-            scenario.control_interval_s,
-            scenario.probe_interval_s,
-            scenario.router_delay_s,
-            start_s,
-            end_s,
-            end_s,
-            math.exp(-scenario.control_interval_s / ARRIVAL_MEMORY_S),
-        )
-        params.tau_s[r] = np.nan
-        params.tau_s[r, :roots, :cells] = tau_s
-        self.admissible[r] = ~np.isnan(params.tau_s[r])
-        self._rtt_s[r] = 2.0 * np.where(self.admissible[r], params.tau_s[r], 0.0)
-        params.own_cell[r] = layout.NONE
-        names = [cell.name for cell in scenario.cells]
-        for i, root in enumerate(scenario.roots):
-            if root.name in names:
-                params.own_cell[r, i] = names.index(root.name)
-        params.service[r] = 0.0
-        params.change_s[r] = math.inf
-        params.change_live[r] = 0
-        for j, cell in enumerate(scenario.cells):
-            params.service[r, j] = cell.prefill_s_per_token, cell.decode_s_per_token
-            for e, change in enumerate(workload.disturbances.changes[j]):
-                params.change_s[r, j, e] = change.time_s
-                params.change_live[r, j, e] = change.live
 
     def _write_facts(self, r: int, scenario: Scenario) -> None:
         cells = len(scenario.cells)
@@ -384,75 +346,19 @@ class Simulator:
 
     def truth(self) -> Truth:
         """The system as it is; for rewards and pictures, never for a policy."""
-        state = self._state
-        return Truth(
-            rif=state.cell[..., layout.RIF],
-            live_servers=state.cell[..., layout.LIVE],
-            received=state.received.swapaxes(1, 2),
-            in_system_s=state.row_time[:, layout.IN_SYSTEM_S],
-            rejected=state.row[:, layout.REJECTED],
-            answered=state.row[:, layout.INTERVAL_ANSWERED],
-            first_token_sum_s=state.row_time[:, layout.INTERVAL_FIRST_TOKEN_S],
-        )
+        return accounts.truth(self._state)
 
     def books(self) -> Books:
         """Where every request is."""
-        row, arc = self._state.row, self._state.arc
-        rif = self._state.cell[..., layout.RIF].sum(axis=1)
-        sent, gone = (
-            arc[..., column].sum(axis=(1, 2)) for column in (layout.SENT, layout.ANSWERED_ARC)
-        )
-        received = self._state.received.sum(axis=(1, 2))
-        retrying = np.zeros_like(rif)
-        if self._extras is not None:
-            retrying = self._extras.root[..., extras.RETRYING].sum(axis=1)
-        return Books(
-            arrived=row[:, layout.ARRIVED],
-            answered=row[:, layout.ANSWERED],
-            errors=row[:, layout.ERRORS],
-            rif=rif,
-            to_cells=sent - received,
-            to_roots=received - rif - gone,
-            retrying=retrying,
-        )
+        return accounts.books(self._state, self._extras)
 
     def measurements(self) -> Measurements:
         """Sums and histograms over the measured requests so far."""
-        row, row_time = self._state.row, self._state.row_time
-        return Measurements(
-            arrived=row[:, layout.MEASURED],
-            arrived_away=row[:, layout.MEASURED_AWAY],
-            errors=row[:, layout.MEASURED_ERRORS],
-            latency_sum_s=row_time[:, layout.LATENCY_SUM_S],
-            first_token_sum_s=row_time[:, layout.FIRST_TOKEN_SUM_S],
-            latency_histogram=self._state.histogram[:, layout.LATENCY],
-            first_token_histogram=self._state.histogram[:, layout.FIRST_TOKEN],
-            token_time_sum_s=row_time[:, layout.TOKEN_TIME_SUM_S],
-            token_time_histogram=self._state.histogram[:, layout.TOKEN_TIME],
-            errors_by_kind=self._errors_by_kind(),
-        )
-
-    def _errors_by_kind(self) -> IntArray:
-        """(n, kinds); without mechanisms a full server is the only reason."""
-        if self._extras is not None:
-            return self._extras.errors
-        kinds = np.zeros((len(self._state.step), extras.ERROR_KINDS), dtype=np.int64)
-        kinds[:, extras.FULL] = self._state.row[:, layout.MEASURED_ERRORS]
-        return kinds
+        return accounts.measurements(self._state, self._extras)
 
     def counts(self) -> Counts | None:
         """What the mechanisms counted so far; None where no row has any."""
-        if self._extras is None:
-            return None
-        cached = self._extras.cached
-        return Counts(
-            messages=self._extras.row[:, extras.MESSAGES],
-            resent=self._extras.row[:, extras.RESENT],
-            eligible=cached[:, extras.ELIGIBLE],
-            hits=cached[:, extras.HITS],
-            prompt_tokens=cached[:, extras.PROMPTED_TOKENS],
-            saved_tokens=cached[:, extras.SAVED_TOKENS],
-        )
+        return accounts.counts(self._extras)
 
     def live_capacity(self, r: int, until_s: float) -> float:
         """Requests that row r's live servers can serve in its measured span, at nominal rates.

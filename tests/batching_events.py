@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from dlb_gym.engine import layout
 from dlb_gym.engine.batches import of_cell
-from dlb_gym.engine.batching import complete_batching, fail_batch, place_batching
+from dlb_gym.engine.batching import complete_batching, place_batching
+from dlb_gym.engine.faults import fail_batch
 from dlb_gym.engine.leaf import choose_server
 from tests.batching_kernel import Kernel, log_of
 from tests.batching_model import Design, Job, Server, advance

@@ -27,6 +27,18 @@ TRACE = {
 PEERS = {"leaf_replicas": 3, "root_replicas": 2}
 CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"affinity": {}}, "affinity without sessions has nothing to stick to: add demand.sessions"),
+    (
+        {"latency_estimate": {"kind": "oracle", "background": 0.005}},
+        r"background = 0\.005 has no effect with kind = 'oracle': set kind = 'online'",
+    ),
+    (
+        {"latency_estimate": {"kind": "online", "epsilon": 0.2}},
+        r"epsilon = 0\.2 has no effect with kind = 'online': set kind = 'noisy'",
+    ),
+    (
+        {"cells": [ring(1)["cells"][0] | {"hardware": "h100"}]},
+        r"cells\.0\.hardware = 'h100' has no effect on disaggregated",
+    ),
     ({"probe_interval_s": 0.7}, r"probe_interval_s = 0\.7 exceeds horizon_s = 0\.5"),
     (
         {"server": {"kind": "continuous_batching", "kv_tokens": 500}},
@@ -188,9 +200,13 @@ DRAWN = {
             backlogs=st.booleans(),
         )
     ),
-    "latency_estimate": table(
-        kind=st.sampled_from(["oracle", "online", "noisy"]), epsilon=FRACTION,
-        refit_interval_s=SPAN_S, memory_s=SPAN_S, background=FRACTION, dither=FRACTION,
+    "latency_estimate": st.one_of(
+        table(kind=st.just("oracle")),
+        table(kind=st.just("noisy"), epsilon=FRACTION),
+        table(
+            kind=st.just("online"), refit_interval_s=SPAN_S, memory_s=SPAN_S, background=FRACTION,
+            dither=FRACTION,
+        ),
     ),
     "error_aversion": maybe(
         table(interval_s=SPAN_S, tolerance=FRACTION, highest=FRACTION, silence_s=SPAN_S)
@@ -255,10 +271,13 @@ def random_mechanisms(rng: np.random.Generator) -> dict[str, Any]:
             "sync_interval_s": [0.0, 0.01, 0.5], "server_probe_interval_s": [0.0, 0.03],
             "backlogs": [True, False],
         },
-        "latency_estimate": {
-            "kind": ["online", "noisy"], "refit_interval_s": [0.25, 0.7], "memory_s": [0.1, 60.0],
-            "prior_sd": [0.1, 100.0], "background": [0.0, 0.5], "dither": [0.0, 0.9],
-        },
+        "latency_estimate": [
+            {
+                "kind": ["online"], "refit_interval_s": [0.25, 0.7], "memory_s": [0.1, 60.0],
+                "prior_sd": [0.1, 100.0], "background": [0.0, 0.5], "dither": [0.0, 0.9],
+            },
+            {"kind": ["noisy"], "epsilon": [0.0, 0.1, 0.9]},
+        ][int(rng.integers(2))],
         "error_aversion": {
             "interval_s": [0.1, 0.3], "tolerance": [0.0, 1.0], "gain": [0.1, 100.0],
             "highest": [0.1, 0.99], "rise": [0.1, 1.0], "quiet_answers": [0, 100],

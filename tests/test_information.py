@@ -119,6 +119,23 @@ def test_a_far_roots_burst_reaches_a_root_through_the_cells_it_loads() -> None:
     assert first[own, 1].max() == math.ceil(extra_s / INTERVAL_S) - FIRST
 
 
+def played(
+    task: Task, name: str, steps: int
+) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
+    """What the two rows' roots see, and a baseline's decisions in closed loop, step by step."""
+    policy = baselines.make(name)
+    policy.reset(task.spec, 2, 0)
+    observation = task.reset(seeds=[SEED, SEED])
+    seen, decided = [], []
+    for _ in range(steps):
+        decision = policy.act(observation)
+        forms = (decision.routing, decision.base, decision.slope)
+        seen.append(cubes(task, observation))
+        decided.append(np.stack([form for form in forms if form is not None], axis=1))
+        observation = task.step(decision).observation
+    return seen, decided
+
+
 @pytest.mark.parametrize("disturbance", [OUTAGE, BURST], ids=["outage", "burst"])
 @pytest.mark.parametrize("name", LOCAL)
 def test_a_local_policys_row_stays_the_same_until_the_network_can_have_told_it(
@@ -128,16 +145,7 @@ def test_a_local_policys_row_stays_the_same_until_the_network_can_have_told_it(
     task, scenario = pair(disturbance)
     tau_s = one_way_s(scenario)
     source = 0 if disturbance is OUTAGE else 1
-    policy = baselines.make(name)
-    policy.reset(task.spec, 2, 0)
-    observation = task.reset(seeds=[SEED, SEED])
-    seen, decided = [], []
-    for _ in range(STEPS):
-        decision = policy.act(observation)
-        forms = (decision.routing, decision.base, decision.slope)
-        seen.append(cubes(task, observation))
-        decided.append(np.stack([form for form in forms if form is not None], axis=1))
-        observation = task.step(decision).observation
+    seen, decided = played(task, name, STEPS)
     first_seen = first_differences(seen).min(axis=(0, 2))
     first_decided = first_differences(decided).min(axis=(0, 2))
     for root in range(6):
@@ -273,16 +281,7 @@ def test_with_every_mechanism_no_local_policy_decides_by_what_it_cannot_know(
 
 def assert_nothing_known_early(mechanism: str, event: str, name: str) -> None:
     task, scenario, known_s = small_pair(mechanism, event)
-    policy = baselines.make(name)
-    policy.reset(task.spec, 2, 0)
-    observation = task.reset(seeds=[SEED, SEED])
-    seen, decided = [], []
-    for _ in range(SMALL_STEPS):
-        decision = policy.act(observation)
-        forms = (decision.routing, decision.base, decision.slope)
-        seen.append(cubes(task, observation))
-        decided.append(np.stack([form for form in forms if form is not None], axis=1))
-        observation = task.step(decision).observation
+    seen, decided = played(task, name, SMALL_STEPS)
     first_seen = first_differences(seen)
     first_decided = first_differences(decided).min(axis=(0, 2))
     for root in range(FAR):

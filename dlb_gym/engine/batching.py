@@ -62,9 +62,9 @@ from dlb_gym.engine.batches import (
     Batches,
 )
 from dlb_gym.engine.compile import part
-from dlb_gym.engine.extras import CRASHED, FULL, KIND, Extras
+from dlb_gym.engine.extras import FULL, Extras
 from dlb_gym.engine.extras import GAVE_UP as PATIENCE
-from dlb_gym.engine.faults import leave
+from dlb_gym.engine.faults import fail_as
 from dlb_gym.engine.hashing import DRAFTS, uniform
 from dlb_gym.engine.heap import pop, push
 from dlb_gym.engine.layout import (
@@ -85,7 +85,7 @@ from dlb_gym.engine.layout import (
     IntArray,
     State,
 )
-from dlb_gym.engine.leaf import answer, fail, note_outcome
+from dlb_gym.engine.leaf import answer, note_outcome
 from dlb_gym.engine.placing import note_served
 
 
@@ -212,26 +212,6 @@ def _prefill(
 
 
 @part
-def _fail(
-    now_s: float,
-    r: int,
-    c: int,
-    slot: int,
-    kind: int,
-    in_flight: bool,
-    state: State,
-    extras: Extras | None,
-) -> None:
-    """An error of a kind; `in_flight` if a server had the request."""
-    request = state.request[r]
-    if extras is not None:
-        extras.request[r, slot, KIND] = kind
-        if in_flight:
-            leave(c, slot, request, extras.request[r], extras.leaf[r, c], extras.tally[r])
-    fail(now_s, c, slot, state.row[r], state.arc[r], state.cell[r], state.cell_time[r], request)
-
-
-@part
 def _let_give_up(
     now_s: float,
     r: int,
@@ -252,7 +232,7 @@ def _let_give_up(
         server[s, TOKENS] -= prompt + int(request[slot, OUTPUT_TOKENS])
         server[s, UNFINISHED] -= 1
         cell[c, RIF] -= 1
-        _fail(now_s, r, c, slot, PATIENCE, True, state, extras)
+        fail_as(now_s, r, c, slot, PATIENCE, True, state, extras)
         slot = following
     own.server[s, WAIT_HEAD] = slot
 
@@ -362,7 +342,7 @@ def place_batching(
     prompt = int(request[slot, PROMPT_TOKENS])
     output = int(request[slot, OUTPUT_TOKENS])
     if server[s, UNFINISHED] >= queue_limit or prompt + output > own.limits[KV_TOKENS]:
-        _fail(now_s, r, c, slot, FULL, False, state, extras)
+        fail_as(now_s, r, c, slot, FULL, False, state, extras)
         return
     request[slot, SERVER] = s
     request[slot, LEAF_S] = now_s
@@ -379,31 +359,3 @@ def place_batching(
     cell[c, RIF] += 1
     if own.server[s, BUSY] == 0:
         _begin(now_s, c, s, speed, own, cell, state.done_time[r, c], state.done_id[r, c], request)
-
-
-@part
-def fail_batch(
-    now_s: float, r: int, c: int, s: int, own: Batches, state: State, extras: Extras | None
-) -> None:
-    """A crash: all requests of a server fail, first those that run, then those that wait.
-
-    The iteration under way stays in the heap and ends without anybody. A request that reaches the
-    server sooner, where it is back already, waits for that end as for any other.
-    """
-    cell, server, request = state.cell[r], state.server[r, c], state.request[r]
-    for b in range(own.server[s, RUNNING]):
-        _fail(now_s, r, c, int(own.running[s, b]), CRASHED, True, state, extras)
-    slot = own.server[s, WAIT_HEAD]
-    while slot != NONE:
-        following = int(request[slot, NEXT])
-        _fail(now_s, r, c, slot, CRASHED, True, state, extras)
-        slot = following
-    cell[c, RIF] -= server[s, UNFINISHED]
-    server[s, UNFINISHED] = 0
-    server[s, TOKENS] = 0
-    own.server[s, WAIT_HEAD] = NONE
-    own.server[s, RUNNING] = 0
-    own.server[s, DECODING] = 0
-    own.server[s, RESERVED] = 0
-    own.server[s, CONTEXT] = 0
-    own.server[s, PROMPT_BACKLOG] = 0

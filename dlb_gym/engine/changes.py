@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dlb_gym.engine.affinity import drop_server
 from dlb_gym.engine.batches import RUNNING, WAIT_HEAD, of_cell
-from dlb_gym.engine.batching import fail_batch
 from dlb_gym.engine.compile import part
 from dlb_gym.engine.extras import (
     BATCHING,
@@ -22,7 +21,7 @@ from dlb_gym.engine.extras import (
     Extras,
     cell_cache,
 )
-from dlb_gym.engine.faults import change_speed, crash_servers
+from dlb_gym.engine.faults import change_speed, crash_servers, fail_batch
 from dlb_gym.engine.layout import DONE_SIZE, NEXT, NEXT_CHANGE, NONE, Params, State
 
 

@@ -9,6 +9,15 @@ from __future__ import annotations
 
 import math
 
+from dlb_gym.engine.batches import (
+    CONTEXT,
+    DECODING,
+    PROMPT_BACKLOG,
+    RESERVED,
+    RUNNING,
+    WAIT_HEAD,
+    Batches,
+)
 from dlb_gym.engine.compile import part
 from dlb_gym.engine.extras import (
     CRASHED,
@@ -22,12 +31,14 @@ from dlb_gym.engine.extras import (
     UP_S,
     WINDOW_END_S,
     WINDOW_START_S,
+    Extras,
 )
 from dlb_gym.engine.heap import push
 from dlb_gym.engine.layout import (
     DONE_S,
     DONE_SIZE,
     FIRST_TOKEN_S,
+    NEXT,
     NONE,
     OUTPUT_TOKENS,
     PREFILL_HEAD,
@@ -39,6 +50,7 @@ from dlb_gym.engine.layout import (
     FloatArray,
     IdArray,
     IntArray,
+    State,
 )
 from dlb_gym.engine.leaf import fail
 
@@ -190,3 +202,51 @@ def crash_servers(
         server[s, PREFILL_TAIL] = NONE
         for k in range(server_free.shape[1]):
             server_free[s, k] = now_s
+
+
+@part
+def fail_as(
+    now_s: float,
+    r: int,
+    c: int,
+    slot: int,
+    kind: int,
+    in_flight: bool,
+    state: State,
+    extras: Extras | None,
+) -> None:
+    """An error of a kind; `in_flight` if a server had the request."""
+    request = state.request[r]
+    if extras is not None:
+        extras.request[r, slot, KIND] = kind
+        if in_flight:
+            leave(c, slot, request, extras.request[r], extras.leaf[r, c], extras.tally[r])
+    fail(now_s, c, slot, state.row[r], state.arc[r], state.cell[r], state.cell_time[r], request)
+
+
+@part
+def fail_batch(
+    now_s: float, r: int, c: int, s: int, own: Batches, state: State, extras: Extras | None
+) -> None:
+    """A crash: all requests of a server fail, first those that run, then those that wait.
+
+    The iteration under way stays in the heap and ends without anybody. A request that reaches the
+    server sooner, where it is back already, waits for that end as for any other.
+    """
+    cell, server, request = state.cell[r], state.server[r, c], state.request[r]
+    for b in range(own.server[s, RUNNING]):
+        fail_as(now_s, r, c, int(own.running[s, b]), CRASHED, True, state, extras)
+    slot = own.server[s, WAIT_HEAD]
+    while slot != NONE:
+        following = int(request[slot, NEXT])
+        fail_as(now_s, r, c, slot, CRASHED, True, state, extras)
+        slot = following
+    cell[c, RIF] -= server[s, UNFINISHED]
+    server[s, UNFINISHED] = 0
+    server[s, TOKENS] = 0
+    own.server[s, WAIT_HEAD] = NONE
+    own.server[s, RUNNING] = 0
+    own.server[s, DECODING] = 0
+    own.server[s, RESERVED] = 0
+    own.server[s, CONTEXT] = 0
+    own.server[s, PROMPT_BACKLOG] = 0

@@ -1,0 +1,88 @@
+"""The engine's arrays as accounts: the truth, where requests are, what was measured and counted."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlb_gym.engine import extras, layout
+from dlb_gym.engine.extras import Extras
+from dlb_gym.engine.layout import State
+from dlb_gym.measurements import Measurements
+from dlb_gym.views import Books, Counts, Truth
+
+
+def truth(state: State) -> Truth:
+    """The system as it is; for rewards and pictures, never for a policy."""
+    return Truth(
+        rif=state.cell[..., layout.RIF],
+        live_servers=state.cell[..., layout.LIVE],
+        received=state.received.swapaxes(1, 2),
+        in_system_s=state.row_time[:, layout.IN_SYSTEM_S],
+        rejected=state.row[:, layout.REJECTED],
+        answered=state.row[:, layout.INTERVAL_ANSWERED],
+        first_token_sum_s=state.row_time[:, layout.INTERVAL_FIRST_TOKEN_S],
+    )
+
+
+def books(state: State, memory: Extras | None) -> Books:
+    """Where every request is."""
+    row, arc = state.row, state.arc
+    rif = state.cell[..., layout.RIF].sum(axis=1)
+    sent, gone = (
+        arc[..., column].sum(axis=(1, 2)) for column in (layout.SENT, layout.ANSWERED_ARC)
+    )
+    received = state.received.sum(axis=(1, 2))
+    retrying = np.zeros_like(rif)
+    if memory is not None:
+        retrying = memory.root[..., extras.RETRYING].sum(axis=1)
+    return Books(
+        arrived=row[:, layout.ARRIVED],
+        answered=row[:, layout.ANSWERED],
+        errors=row[:, layout.ERRORS],
+        rif=rif,
+        to_cells=sent - received,
+        to_roots=received - rif - gone,
+        retrying=retrying,
+    )
+
+
+def measurements(state: State, memory: Extras | None) -> Measurements:
+    """Sums and histograms over the measured requests so far."""
+    row, row_time = state.row, state.row_time
+    return Measurements(
+        arrived=row[:, layout.MEASURED],
+        arrived_away=row[:, layout.MEASURED_AWAY],
+        errors=row[:, layout.MEASURED_ERRORS],
+        latency_sum_s=row_time[:, layout.LATENCY_SUM_S],
+        first_token_sum_s=row_time[:, layout.FIRST_TOKEN_SUM_S],
+        latency_histogram=state.histogram[:, layout.LATENCY],
+        first_token_histogram=state.histogram[:, layout.FIRST_TOKEN],
+        token_time_sum_s=row_time[:, layout.TOKEN_TIME_SUM_S],
+        token_time_histogram=state.histogram[:, layout.TOKEN_TIME],
+        errors_by_kind=_errors_by_kind(state, memory),
+    )
+
+
+def _errors_by_kind(state: State, memory: Extras | None) -> NDArray[np.int64]:
+    """(n, kinds); without mechanisms a full server is the only reason."""
+    if memory is not None:
+        return memory.errors
+    kinds = np.zeros((len(state.step), extras.ERROR_KINDS), dtype=np.int64)
+    kinds[:, extras.FULL] = state.row[:, layout.MEASURED_ERRORS]
+    return kinds
+
+
+def counts(memory: Extras | None) -> Counts | None:
+    """What the mechanisms counted so far; None where no row has any."""
+    if memory is None:
+        return None
+    cached = memory.cached
+    return Counts(
+        messages=memory.row[:, extras.MESSAGES],
+        resent=memory.row[:, extras.RESENT],
+        eligible=cached[:, extras.ELIGIBLE],
+        hits=cached[:, extras.HITS],
+        prompt_tokens=cached[:, extras.PROMPTED_TOKENS],
+        saved_tokens=cached[:, extras.SAVED_TOKENS],
+    )
