@@ -119,9 +119,7 @@ def test_a_far_roots_burst_reaches_a_root_through_the_cells_it_loads() -> None:
     assert first[own, 1].max() == math.ceil(extra_s / INTERVAL_S) - FIRST
 
 
-def played(
-    task: Task, name: str, steps: int
-) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
+def played(task: Task, name: str, steps: int) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
     """What the two rows' roots see, and a baseline's decisions in closed loop, step by step."""
     policy = baselines.make(name)
     policy.reset(task.spec, 2, 0)
