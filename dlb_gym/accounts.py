@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from dlb_gym.engine import extras, layout
 from dlb_gym.engine.extras import Extras
-from dlb_gym.engine.layout import State
+from dlb_gym.engine.layout import Params, State
 from dlb_gym.measurements import Measurements
 from dlb_gym.views import Books, Counts, Truth
 
@@ -73,16 +73,35 @@ def _errors_by_kind(state: State, memory: Extras | None) -> NDArray[np.int64]:
     return kinds
 
 
-def counts(memory: Extras | None) -> Counts | None:
+def counts(params: Params, state: State, memory: Extras | None) -> Counts | None:
     """What the mechanisms counted so far; None where no row has any."""
     if memory is None:
         return None
     cached = memory.cached
     return Counts(
-        messages=memory.row[:, extras.MESSAGES],
+        messages=_messages(params, state, memory),
         resent=memory.row[:, extras.RESENT],
         eligible=cached[:, extras.ELIGIBLE],
         hits=cached[:, extras.HITS],
         prompt_tokens=cached[:, extras.PROMPTED_TOKENS],
         saved_tokens=cached[:, extras.SAVED_TOKENS],
     )
+
+
+def _messages(params: Params, state: State, memory: Extras) -> NDArray[np.int64]:
+    """(n,) messages of telemetry, those that the paper's section 5.1 counts.
+
+    A probe and its answer for every report and arc, L (L - 1) for every gathering of a cell's leaf
+    replicas, 2 for every look of one at a server. At the end of a turn the root replica whose it
+    was tells each peer about all cells at once; without turns it passes on every report.
+    """
+    flag, turn_s = memory.flag, memory.setting[:, extras.TURN_S]
+    arcs = (~np.isnan(params.tau_s)).sum(axis=1)
+    reports = (state.cell[..., layout.NEXT_PROBE] * arcs).sum(axis=1)
+    now_s = state.step * params.clock[:, layout.INTERVAL_S]
+    ended = np.floor(np.divide(now_s, turn_s, where=turn_s > 0, out=np.zeros(len(turn_s))) + 1e-9)
+    turns = ended.astype(np.int64) * params.shape[:, layout.NUM_ROOTS]
+    tellings = (flag[:, extras.ROOT_REPLICAS] - 1) * np.where(turn_s > 0, turns, reports)
+    leaves = flag[:, extras.LEAVES]
+    gatherings = leaves * (leaves - 1) * memory.tally[..., extras.GATHERING].sum(axis=1)
+    return np.asarray(2 * reports + tellings + gatherings + memory.row[:, extras.MESSAGES])

@@ -204,6 +204,10 @@ def _write_telemetry(r: int, memory: Extras, scenario: Scenario) -> None:
     flag[extras.SYNC_EVERY] = round(telemetry.sync_interval_s / interval_s)
     flag[extras.LOOK_EVERY] = round(telemetry.server_probe_interval_s / interval_s)
     flag[extras.BACKLOGS] = int(telemetry.backlogs)
+    if flag[extras.SYNC_EVERY] > 0:
+        memory.tally[r, :, extras.NEXT_GATHERING] = 0
+    if flag[extras.LOOK_EVERY] > 0:
+        memory.tally[r, :, extras.NEXT_LOOK] = 0
     setting[extras.PROBE_LOSS] = telemetry.probe_loss
     setting[extras.PROBE_TIMEOUT_S] = telemetry.probe_timeout_s
     setting[extras.TURN_S] = telemetry.turn_s

@@ -358,7 +358,7 @@ class Simulator:
 
     def counts(self) -> Counts | None:
         """What the mechanisms counted so far; None where no row has any."""
-        return accounts.counts(self._extras)
+        return accounts.counts(self._params, self._state, self._extras)
 
     def live_capacity(self, r: int, until_s: float) -> float:
         """Requests that row r's live servers can serve in its measured span, at nominal rates.

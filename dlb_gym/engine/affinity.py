@@ -1,7 +1,7 @@
 """What affinity remembers: prefixes on servers, homes of sessions at roots; and what hashing does.
 
 **Prefix cache of a cell.** All servers of a cell share one table: session -> (server, tokens kept,
-time of last use). A session has one home per cell: what another server keeps of it counts as gone
+use). A session has one home per cell: what another server keeps of it counts as gone
 once the session moves. Each server keeps a list of its entries from the longest unused to the last
 used, and evicts from its front until its tokens fit its capacity; an entry larger than that keeps
 what fits. The table is open addressing with linear probing at a load of at most one half, where a
@@ -31,21 +31,28 @@ from dlb_gym.engine.compile import part
 from dlb_gym.engine.hashing import uniform
 from dlb_gym.engine.layout import NONE, FloatArray, IntArray
 
-# PrefixCache.entries: (entries, 5); OLDER and NEWER are entries of the same server, or NONE.
-ENTRY_SESSION, ENTRY_SERVER, ENTRY_TOKENS, OLDER, NEWER = range(5)
-ENTRY_COLUMNS = 5
+# PrefixCache.slots: the hash of a session above the number of its entry, so that a search reads no
+# entry but its own.
+ENTRY_BITS = 20
+# PrefixCache.entries: (entries, 6); OLDER and NEWER are entries of the same server, or NONE; USE
+# grows with every use of the cell's cache.
+ENTRY_SESSION, ENTRY_SERVER, ENTRY_TOKENS, OLDER, NEWER, USE = range(6)
+ENTRY_COLUMNS = 6
 # PrefixCache.lists: (servers + 1, 3). The last row is the pool's: OLDEST is its first free entry
-# (chained by NEWER), NEWEST is not used, LIST_TOKENS is the number of entries in use.
+# (chained by NEWER), NEWEST counts uses, LIST_TOKENS is the number of entries in use.
 OLDEST, NEWEST, LIST_TOKENS = range(3)
 LIST_COLUMNS = 3
-# Session map: (4 x sets, 3), sets a power of two.
-MAP_HASH, MAP_CELL, MAP_STAMP = range(3)
-MAP_COLUMNS = 3
+# Session map: (4 x sets, 2), sets a power of two; a home is its stamp above its cell, or NONE.
+MAP_HASH, MAP_HOME = range(2)
+MAP_COLUMNS = 2
+CELL_BITS = 16
 WAYS = 4
 
 # Purposes of `hashing.uniform` (multiples of 2^32).
 CHOOSE_CELL, CHOOSE_SERVER = 1 << 40, 1 << 41
 
+_ENTRY = (1 << ENTRY_BITS) - 1
+_CELL = (1 << CELL_BITS) - 1
 _WORD = 0xFFFFFFFF
 _FIRST, _SECOND = 0x2C1B3C6D, 0x297A2D39  # below 2^30, as sums of two products stay below 2^63
 
@@ -54,15 +61,13 @@ class PrefixCache(NamedTuple):
     """The prefix cache of one cell; as `allocate_cache` makes it, more axes come first.
 
     Attributes:
-        slots: (slots,) entries by hash of their session, or NONE.
-        entries: (entries, 5) see the columns above.
-        used_s: (entries,) time of last use.
+        slots: (slots,) hashes of sessions and their entries, by hash, or NONE.
+        entries: (entries, 6) see the columns above.
         lists: (servers + 1, 3) see the columns above.
     """
 
     slots: IntArray
     entries: IntArray
-    used_s: FloatArray
     lists: IntArray
 
 
@@ -77,7 +82,6 @@ def allocate_cache(axes: tuple[int, ...], servers: int, entries: int) -> PrefixC
     cache = PrefixCache(
         slots=np.zeros((*axes, cache_slots(entries)), dtype=np.int64),
         entries=np.zeros((*axes, entries, ENTRY_COLUMNS), dtype=np.int64),
-        used_s=np.zeros((*axes, entries)),
         lists=np.zeros((*axes, servers + 1, LIST_COLUMNS), dtype=np.int64),
     )
     clear_cache(cache)
@@ -89,9 +93,8 @@ def clear_cache(cache: PrefixCache) -> None:
     cache.slots[:] = NONE
     cache.entries[:] = NONE
     cache.entries[..., :-1, NEWER] = np.arange(1, cache.entries.shape[-2])
-    cache.used_s[:] = 0.0
     cache.lists[:] = NONE
-    cache.lists[..., -1, OLDEST] = 0
+    cache.lists[..., -1, :] = 0
     cache.lists[..., LIST_TOKENS] = 0
 
 
@@ -107,7 +110,7 @@ def limit_cache(cache: PrefixCache, entries: int) -> None:
 
 def move_caches(old: PrefixCache, new: PrefixCache) -> None:
     """Writes caches into longer arrays; the pool's list stays the last one."""
-    for source, target in zip(old[:3], new[:3], strict=True):
+    for source, target in zip(old[:2], new[:2], strict=True):
         target[tuple(slice(0, size) for size in source.shape)] = source
     new.lists[..., : old.lists.shape[-2] - 1, :] = old.lists[..., :-1, :]
     new.lists[..., -1, :] = old.lists[..., -1, :]
@@ -135,11 +138,13 @@ def _scattered(number: int) -> int:
 def find(cache: PrefixCache, session: int) -> int:
     """The entry of a session >= 0, or NONE."""
     mask = len(cache.slots) - 1
-    k = _scattered(session) & mask
+    scattered = _scattered(session)
+    k = scattered & mask
     while cache.slots[k] != NONE:
-        e = cache.slots[k]
-        if cache.entries[e, ENTRY_SESSION] == session:
-            return int(e)
+        if cache.slots[k] >> ENTRY_BITS == scattered:
+            e = cache.slots[k] & _ENTRY
+            if cache.entries[e, ENTRY_SESSION] == session:
+                return int(e)
         k = (k + 1) & mask
     return NONE
 
@@ -161,7 +166,7 @@ def _take_out(cache: PrefixCache, e: int) -> None:
 
 
 @part
-def _put_last(cache: PrefixCache, e: int, s: int, tokens: int, now_s: float) -> None:
+def _put_last(cache: PrefixCache, e: int, s: int, tokens: int) -> None:
     """Makes an entry the last used one of server s."""
     last = cache.lists[s, NEWEST]
     cache.entries[e, ENTRY_SERVER] = s
@@ -174,19 +179,22 @@ def _put_last(cache: PrefixCache, e: int, s: int, tokens: int, now_s: float) -> 
         cache.entries[last, NEWER] = e
     cache.lists[s, NEWEST] = e
     cache.lists[s, LIST_TOKENS] += tokens
-    cache.used_s[e] = now_s
+    pool = len(cache.lists) - 1
+    cache.entries[e, USE] = cache.lists[pool, NEWEST]
+    cache.lists[pool, NEWEST] += 1
 
 
 @part
 def _drop(cache: PrefixCache, e: int) -> None:
     """Forgets an entry and gives its place back to the pool."""
     mask = len(cache.slots) - 1
-    hole = _scattered(cache.entries[e, ENTRY_SESSION]) & mask
-    while cache.slots[hole] != e:
+    scattered = _scattered(cache.entries[e, ENTRY_SESSION])
+    hole = scattered & mask
+    while cache.slots[hole] != (scattered << ENTRY_BITS) + e:
         hole = (hole + 1) & mask
     k = (hole + 1) & mask
     while cache.slots[k] != NONE:
-        start = _scattered(cache.entries[cache.slots[k], ENTRY_SESSION]) & mask
+        start = (cache.slots[k] >> ENTRY_BITS) & mask
         # Probing for this entry, from its start on, must not meet the hole.
         if ((k - start) & mask) >= ((k - hole) & mask):
             cache.slots[hole] = cache.slots[k]
@@ -194,6 +202,7 @@ def _drop(cache: PrefixCache, e: int) -> None:
         k = (k + 1) & mask
     cache.slots[hole] = NONE
     _take_out(cache, e)
+    cache.entries[e, ENTRY_SESSION] = NONE
     pool = len(cache.lists) - 1
     cache.entries[e, NEWER] = cache.lists[pool, OLDEST]
     cache.lists[pool, OLDEST] = e
@@ -207,12 +216,12 @@ def _free_entry(cache: PrefixCache, s: int) -> int:
     if cache.lists[pool, OLDEST] == NONE:
         oldest = cache.lists[s, OLDEST]
         if oldest == NONE:
-            longest_s = math.inf
+            longest = cache.lists[pool, NEWEST]
             for other in range(pool):
                 front = cache.lists[other, OLDEST]
-                if front != NONE and cache.used_s[front] < longest_s:
+                if front != NONE and cache.entries[front, USE] < longest:
                     oldest = front
-                    longest_s = cache.used_s[front]
+                    longest = cache.entries[front, USE]
         _drop(cache, oldest)
     e = cache.lists[pool, OLDEST]
     cache.lists[pool, OLDEST] = cache.entries[e, NEWER]
@@ -221,38 +230,43 @@ def _free_entry(cache: PrefixCache, s: int) -> int:
 
 
 @part
-def touch(cache: PrefixCache, e: int, now_s: float) -> None:
+def touch(cache: PrefixCache, e: int) -> None:
     """Notes that an entry is used now."""
     s, tokens = cache.entries[e, ENTRY_SERVER], cache.entries[e, ENTRY_TOKENS]
     _take_out(cache, e)
-    _put_last(cache, e, s, tokens, now_s)
+    _put_last(cache, e, s, tokens)
 
 
 @part
 def store(
-    cache: PrefixCache, session: int, s: int, tokens: int, capacity_tokens: int, now_s: float
+    cache: PrefixCache, session: int, entry: int, s: int, tokens: int, capacity_tokens: int
 ) -> None:
     """Server s now keeps `tokens` of a session >= 0: a new entry, a longer one, or a moved one.
+
+    `entry` is where the session was last seen, or NONE: a search less if it is still there.
 
     What server s kept of the session never shrinks: an earlier turn may finish after a later one.
     """
     kept = min(tokens, capacity_tokens)
     if kept <= 0:
         return
-    e = find(cache, session)
+    e = entry
+    if e == NONE or cache.entries[e, ENTRY_SESSION] != session:
+        e = find(cache, session)
     if e == NONE:
         e = _free_entry(cache, s)
         mask = len(cache.slots) - 1
-        k = _scattered(session) & mask
+        scattered = _scattered(session)
+        k = scattered & mask
         while cache.slots[k] != NONE:
             k = (k + 1) & mask
-        cache.slots[k] = e
+        cache.slots[k] = (scattered << ENTRY_BITS) + e
         cache.entries[e, ENTRY_SESSION] = session
     else:
         if cache.entries[e, ENTRY_SERVER] == s:
             kept = max(kept, cache.entries[e, ENTRY_TOKENS])
         _take_out(cache, e)
-    _put_last(cache, e, s, kept, now_s)
+    _put_last(cache, e, s, kept)
     while cache.lists[s, LIST_TOKENS] > capacity_tokens:
         _drop(cache, int(cache.lists[s, OLDEST]))
 
@@ -276,24 +290,31 @@ def home(homes: IntArray, session_hash: int) -> int:
     first = _first_way(homes, session_hash)
     for k in range(first, first + WAYS):
         if homes[k, MAP_HASH] == session_hash:
-            return int(homes[k, MAP_CELL])
+            return int(homes[k, MAP_HOME] & _CELL)
     return NONE
 
 
 @part
-def learn(homes: IntArray, session_hash: int, cell: int, stamp: int) -> None:
-    """The home of a hash >= 0 is a cell, as of `stamp` >= 0, which grows with time."""
+def learn(homes: IntArray, session_hash: int, cell: int, stamp: int) -> int:
+    """The home of a hash >= 0 is a cell, as of `stamp` >= 0, which grows with time.
+
+    Returns:
+        The home before, or NONE.
+    """
     first = _first_way(homes, session_hash)
     place = first
+    before = NONE
     for k in range(first, first + WAYS):
         if homes[k, MAP_HASH] == session_hash:
             place = k
+            before = int(homes[k, MAP_HOME] & _CELL)
             break
-        if homes[k, MAP_STAMP] < homes[place, MAP_STAMP]:  # a free way has NONE, below any stamp
+        # A free way has NONE, below any stamp.
+        if homes[k, MAP_HOME] >> CELL_BITS < homes[place, MAP_HOME] >> CELL_BITS:
             place = k
     homes[place, MAP_HASH] = session_hash
-    homes[place, MAP_CELL] = cell
-    homes[place, MAP_STAMP] = stamp
+    homes[place, MAP_HOME] = (stamp << CELL_BITS) + cell
+    return before
 
 
 @part
@@ -302,8 +323,7 @@ def forget_replica(homes: IntArray, replica: int, replicas: int) -> None:
     for k in range(len(homes)):
         if homes[k, MAP_HASH] != NONE and homes[k, MAP_HASH] % replicas == replica:
             homes[k, MAP_HASH] = NONE
-            homes[k, MAP_CELL] = NONE
-            homes[k, MAP_STAMP] = NONE
+            homes[k, MAP_HOME] = NONE
 
 
 @part

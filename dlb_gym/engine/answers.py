@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlb_gym.engine.affinity import home, learn
+from dlb_gym.engine.affinity import learn
 from dlb_gym.engine.compile import part
 from dlb_gym.engine.extras import (
     AFFINITY,
@@ -120,11 +120,10 @@ def _learn(r: int, i: int, j: int, slot: int, step: int, extras: Extras) -> None
     session_hash = int(more[SESSION_HASH])
     if kind < CONDITIONAL or kind == HASHED or session_hash < 0:
         return
-    homes = session_map(extras, r, i)
-    if more[PREFIX_TOKENS] > 0.0 and home(homes, session_hash) == j:
+    before = learn(session_map(extras, r, i), session_hash, j, step)
+    if more[PREFIX_TOKENS] > 0.0 and before == j:
         hit = 1.0 if more[HIT_TOKENS] > 0.0 else 0.0
         extras.arc[r, i, j, HIT_RATE] += HIT_MEMORY * (hit - extras.arc[r, i, j, HIT_RATE])
-    learn(homes, session_hash, j, step)
 
 
 @part

@@ -86,6 +86,7 @@ from dlb_gym.engine.layout import (
     State,
 )
 from dlb_gym.engine.leaf import answer, note_outcome
+from dlb_gym.engine.leaves import keep_seen
 from dlb_gym.engine.placing import note_served
 
 
@@ -313,6 +314,8 @@ def complete_batching(
         now_s = float(done_time[0])
         s = pop(done_time, done_id, cell[c, DONE_SIZE])
         cell[c, DONE_SIZE] -= 1
+        if extras is not None:
+            keep_seen(r, c, s, state, extras)
         decoded = own.server[s, DECODING]
         _decode(now_s, r, c, s, seed, queue_limit, own, state, extras)
         _prefill(now_s, r, c, s, decoded, queue_limit, own, state, extras)

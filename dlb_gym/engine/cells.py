@@ -70,6 +70,7 @@ from dlb_gym.engine.layout import (
     State,
 )
 from dlb_gym.engine.leaf import answer, choose_server, fail, note_outcome, settle_prefills
+from dlb_gym.engine.leaves import keep_seen
 from dlb_gym.engine.placing import choose_server_all, note_placed, note_served, refuse_early
 from dlb_gym.engine.telemetry import fill_report
 
@@ -97,6 +98,8 @@ def _complete(
         slot = pop(done_time, done_id, size)
         size -= 1
         s = int(request[slot, SERVER])
+        if extras is not None:
+            keep_seen(r, c, s, state, extras)
         settle_prefills(now_s, s, server, request)
         server[s, UNFINISHED] -= 1
         cell[c, RIF] -= 1
@@ -104,7 +107,7 @@ def _complete(
         if extras is not None:
             if extras.request[r, slot, KIND] != NONE:
                 server[s, TOKENS] -= int(request[slot, PROMPT_TOKENS])
-                leave(c, slot, request, extras.request[r], extras.leaf[r, c], extras.tally[r])
+                leave(slot, request, extras.request[r], extras.leaf[r, c], extras.tally[r, c])
                 fail(now_s, c, slot, state.row[r], arc, cell, cell_time, request)
                 continue
             note_served(now_s, r, c, slot, queue_limit, state, extras)
@@ -206,6 +209,7 @@ def _place_all(
     if refuse_early(now_s, r, c, slot, state, extras):
         return
     s = choose_server_all(now_s, r, c, slot, params, state, extras)
+    keep_seen(r, c, s, state, extras)
     prompt = request[slot, PROMPT_TOKENS]
     hit = extras.request[r, slot, HIT_TOKENS]
     if extras.flag[r, BATCHING] > 0:

@@ -12,17 +12,14 @@ from dlb_gym.engine.extras import (
     ERROR_FRACTION,
     LEAF,
     LEAF_FAILS,
-    LEAF_RIF,
-    ORPHANS,
-    ORPHANS_KNOWN,
     SERVERS_CRASH,
     SPEED,
-    SYNCED_RIF,
     Extras,
     cell_cache,
 )
 from dlb_gym.engine.faults import change_speed, crash_servers, fail_batch
 from dlb_gym.engine.layout import DONE_SIZE, NEXT, NEXT_CHANGE, NONE, Params, State
+from dlb_gym.engine.leaves import keep_seen, lose_rif
 
 
 @part
@@ -61,6 +58,7 @@ def _crash(
     """Servers from `live` on stop, and what they kept is gone."""
     cache = cell_cache(extras, r, c)
     for s in range(live, len(state.server[r, c])):
+        keep_seen(r, c, s, state, extras)
         drop_server(cache, s)
         if batching:
             fail_batch(now_s, r, c, s, of_cell(extras.batches, r, c), state, extras)
@@ -80,13 +78,13 @@ def _crash(
             state.request[r],
             extras.request[r],
             extras.leaf[r, c],
-            extras.tally[r],
+            extras.tally[r, c],
         )
 
 
 @part
 def _lose_leaf(r: int, c: int, replica: int, batching: bool, state: State, extras: Extras) -> None:
-    """A leaf replica's count is gone, here and with its peers, until they next gather."""
+    """A leaf replica crashes; nobody answers for its requests."""
     if batching:
         own = of_cell(extras.batches, r, c)
         for s in range(len(own.server)):
@@ -99,11 +97,7 @@ def _lose_leaf(r: int, c: int, replica: int, batching: bool, state: State, extra
     else:
         for k in range(state.cell[r, c, DONE_SIZE]):
             _orphan(r, int(state.done_id[r, c, k]), replica, extras)
-    count = extras.tally[r, c]
-    count[ORPHANS] += extras.leaf[r, c, replica, LEAF_RIF]
-    count[ORPHANS_KNOWN] = 0
-    extras.leaf[r, c, replica, LEAF_RIF] = 0
-    extras.leaf[r, c, replica, SYNCED_RIF] = 0
+    lose_rif(replica, extras.leaf[r, c], extras.tally[r, c])
 
 
 @part

@@ -64,9 +64,9 @@ def allocate_extras(sizes: ExtraSizes) -> Extras:
         arc=floats(roots, cells, extras.EXTRA_ARC_COLUMNS),
         cell=floats(cells, extras.EXTRA_CELL_COLUMNS),
         tally=ints(cells, extras.TALLY_COLUMNS),
-        leaf=ints(cells, sizes.leaves, 2),
+        leaf=ints(cells, sizes.leaves, extras.LEAF_COLUMNS),
         placed=ints(cells, sizes.leaves, servers, 2),
-        seen=ints(cells, servers),
+        seen=ints(cells, servers, extras.SEEN_COLUMNS),
         report=ints(cells, sizes.probes, extras.REPORT_COLUMNS),
         request=floats(sizes.pool, extras.EXTRA_REQUEST_COLUMNS),
         bins=floats(cells, estimator.BINS, estimator.BIN_COLUMNS),
@@ -98,6 +98,7 @@ def clear_extras(r: int, memory: Extras) -> None:
     memory.arc[r, ..., extras.TRUST] = 1.0
     memory.arc[r, ..., extras.HIT_RATE] = 1.0
     memory.cell[r, :, extras.CELL_SPEED] = 1.0
+    memory.tally[r, :, (extras.NEXT_LOOK, extras.NEXT_GATHERING)] = NONE
     memory.homes[r] = NONE
     clear_cache(type(memory.cache)(*(array[r] for array in memory.cache)))
     clear_batches(r, memory.batches)
@@ -145,7 +146,7 @@ def take_over(r: int, memory: Extras, params: Params, state: State) -> None:
     memory.errors[r, extras.FULL] = state.row[r, layout.MEASURED_ERRORS]
     memory.root[r, :, extras.SEND_NUMBER] = state.row[r, layout.ARRIVED]
     more[:, (extras.LEAF, extras.TRIES, extras.PREFIX_TOKENS, extras.HIT_TOKENS)] = 0.0
-    more[:, (extras.KIND, extras.SESSION, extras.SESSION_HASH)] = NONE
+    more[:, (extras.KIND, extras.SESSION, extras.SESSION_HASH, extras.ENTRY)] = NONE
     more[:, extras.SENT_S] = request[:, layout.ARRIVAL_S]
     root = request[:, layout.KEY].astype(np.int64) >> layout.KEY_SHIFT
     sent_s = request[:, layout.ARRIVAL_S] + params.clock[r, layout.ROUTER_DELAY_S]
@@ -153,6 +154,7 @@ def take_over(r: int, memory: Extras, params: Params, state: State) -> None:
         mine = state.done_id[r, c, : state.cell[r, c, layout.DONE_SIZE]]
         more[mine, extras.LEAF_S] = sent_s[mine] + params.tau_s[r, root[mine], c]
         memory.leaf[r, c, 0, extras.LEAF_RIF] = len(mine)
+        memory.tally[r, c, extras.LEAVES_RIF] = len(mine)
         tokens = int(request[mine, layout.OUTPUT_TOKENS].sum())
         memory.tally[r, c, extras.OUTPUT_BACKLOG] = tokens
         for i in range(params.shape[r, layout.NUM_ROOTS]):

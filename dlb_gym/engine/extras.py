@@ -39,7 +39,7 @@ WINDOW_COLUMNS = 3
 DOWN_S, UP_S, DOWN_REPLICAS = range(3)
 
 # Extras.row: (n, 4) requests sent again; errors of the interval that are final, and those of them
-# that no leaf gave; messages of telemetry.
+# that no leaf gave; messages of looks.
 RESENT, FINAL_ERRORS, LATE_ERRORS, MESSAGES = range(4)
 EXTRA_ROW_COLUMNS = 4
 # Extras.errors: (n, 6) measured errors by kind.
@@ -57,22 +57,31 @@ ROOT_COLUMNS = 6
 # last answer's time, the share of prefixes that hit, and latency as affinity compares it.
 TRUST, ANSWERS_BEFORE, ANSWERS_THEN, LAST_ANSWER_S, HIT_RATE, LATENCY_S = range(6)
 EXTRA_ARC_COLUMNS = 6
-# Extras.cell: (n, C, 3) and Extras.tally: (n, C, 5)
-CELL_SPEED, CELL_ERROR_FRACTION, REFERENCE_S = range(3)
-EXTRA_CELL_COLUMNS = 3
-ROUND, LOOK, ORPHANS, ORPHANS_KNOWN, OUTPUT_BACKLOG = range(5)
-TALLY_COLUMNS = 5
-# Extras.leaf: (n, C, L, 2)
-LEAF_RIF, SYNCED_RIF = range(2)
+# Extras.cell: (n, C, 4) the last refit and the last look at the servers among others.
+CELL_SPEED, CELL_ERROR_FRACTION, REFERENCE_S, LOOK_S = range(4)
+EXTRA_CELL_COLUMNS = 4
+# Extras.tally: (n, C, 11) rounds of fits, looks and gatherings so far; the reports of the next look
+# and gathering (NONE: never) and the leaf replica of the next report; RIF of all leaf replicas now
+# and at the last gathering.
+ROUND, LOOK, GATHERING, NEXT_LOOK, NEXT_GATHERING, NEXT_LEAF = range(6)
+LEAVES_RIF, GATHERED_RIF, ORPHANS, ORPHANS_KNOWN, OUTPUT_BACKLOG = range(6, 11)
+TALLY_COLUMNS = 11
+# Extras.leaf: (n, C, L, 3) a replica's RIF now and before it changed since gathering GATHERED, and
+# Extras.seen: (n, C, S, 2) a server's unfinished tokens before they changed since look SEEN_LOOK.
+LEAF_RIF, RIF_BEFORE, GATHERED = range(3)
+LEAF_COLUMNS = 3
+SEEN_TOKENS, SEEN_LOOK = range(2)
+SEEN_COLUMNS = 2
 # Extras.placed: (n, C, L, S, 2) tokens that a leaf placed since a look, and which look that was.
 PLACED_TOKENS, PLACED_LOOK = range(2)
 # Extras.report: (n, C, K, 4)
 LOST, REPORT_ROUND, PROMPT_BACKLOG, DECODE_BACKLOG = range(4)
 REPORT_COLUMNS = 4
-# Extras.request: (n, P, 8). LEAF is a replica or -1; KIND an error or -1.
+# Extras.request: (n, P, 11). LEAF is a replica or -1; KIND an error or -1; ENTRY where its cell's
+# prefix cache had its session when it came, or -1.
 LEAF, KIND, TRIES, SENT_S, LEAF_S, RIF_THERE, SESSION, SESSION_HASH = range(8)
-PREFIX_TOKENS, HIT_TOKENS = range(8, 10)
-EXTRA_REQUEST_COLUMNS = 10
+PREFIX_TOKENS, HIT_TOKENS, ENTRY = range(8, 11)
+EXTRA_REQUEST_COLUMNS = 11
 
 MODEL_ROUNDS = 8
 """F: rounds of models that a cell remembers for reports on their way."""
@@ -96,7 +105,6 @@ class Extras(NamedTuple):
         rtt_s: (n, R, C) round trip of the report held.
         model: (n, R, C, 4) latency model of the report held.
         backlog: (n, R, C, 2) tokens to prefill and to decode in the report held.
-        seen: (n, C, S) unfinished tokens at the last look.
         bins: (n, C, 64, 4) samples, see `estimator`.
         fitted: (n, 2, C, 4) parameters of the last two rounds, by parity.
         samples: (n, 2, C) their effective samples.
@@ -149,7 +157,6 @@ def cell_cache(extras: Extras, r: int, c: int) -> PrefixCache:
     return PrefixCache(
         cache.slots[r, c, : extras.flag[r, CACHE_SLOTS]],
         cache.entries[r, c],
-        cache.used_s[r, c],
         cache.lists[r, c],
     )
 

@@ -25,7 +25,6 @@ from dlb_gym.engine.extras import (
     EXTRA_S,
     KIND,
     LEAF,
-    LEAF_RIF,
     ORPHANS,
     OUTPUT_BACKLOG,
     UP_S,
@@ -53,6 +52,7 @@ from dlb_gym.engine.layout import (
     State,
 )
 from dlb_gym.engine.leaf import fail
+from dlb_gym.engine.leaves import change_rif
 
 
 @part
@@ -115,15 +115,15 @@ def _first_turn_s(from_s: float, leaf: int, leaves: int, probe_interval_s: float
 
 @part
 def leave(
-    c: int, slot: int, request: FloatArray, extra: FloatArray, leaf: IntArray, count: IntArray
+    slot: int, request: FloatArray, extra: FloatArray, leaf: IntArray, count: IntArray
 ) -> None:
-    """A request of cell c is no longer in flight: its leaf's count and the backlog know."""
+    """A request is no longer in flight: its leaf's count and the cell's backlog know."""
     number = int(extra[slot, LEAF])
     if number == NONE:
-        count[c, ORPHANS] -= 1
+        count[ORPHANS] -= 1
     else:
-        leaf[number, LEAF_RIF] -= 1
-    count[c, OUTPUT_BACKLOG] -= int(request[slot, OUTPUT_TOKENS])
+        change_rif(number, -1, leaf, count)
+    count[OUTPUT_BACKLOG] -= int(request[slot, OUTPUT_TOKENS])
 
 
 @part
@@ -190,7 +190,7 @@ def crash_servers(
             kept += 1
         else:
             extra[slot, KIND] = CRASHED
-            leave(c, slot, request, extra, leaf, count)
+            leave(slot, request, extra, leaf, count)
             fail(now_s, c, slot, row, arc, cell, cell_time, request)
     cell[c, RIF] -= size - kept
     cell[c, DONE_SIZE] = kept
@@ -220,7 +220,7 @@ def fail_as(
     if extras is not None:
         extras.request[r, slot, KIND] = kind
         if in_flight:
-            leave(c, slot, request, extras.request[r], extras.leaf[r, c], extras.tally[r])
+            leave(slot, request, extras.request[r], extras.leaf[r, c], extras.tally[r, c])
     fail(now_s, c, slot, state.row[r], state.arc[r], state.cell[r], state.cell_time[r], request)
 
 

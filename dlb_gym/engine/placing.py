@@ -1,7 +1,6 @@
 """A request at a leaf with mechanisms: bounced, failed at once, or given to a server.
 
-Leaf l sees server s at its last look plus what it placed there since; with no look interval, as it
-is. Affinity in the cell (paper 3.5): the server that keeps the session's prefix is taken while its
+Affinity in the cell (paper 3.5): the server that keeps the session's prefix is taken while its
 unfinished tokens less those that the prefix saves do not exceed the other choice's.
 """
 
@@ -25,6 +24,7 @@ from dlb_gym.engine.extras import (
     CELL_ERROR_FRACTION,
     CONDITIONAL,
     ELIGIBLE,
+    ENTRY,
     ESTIMATING,
     FAILURE,
     HASHED,
@@ -32,15 +32,10 @@ from dlb_gym.engine.extras import (
     HITS,
     KIND,
     LEAF,
-    LEAF_RIF,
     LEAF_S,
-    LOOK,
-    LOOK_EVERY,
     MEMORY_S,
     NO_CACHE,
     OUTPUT_BACKLOG,
-    PLACED_LOOK,
-    PLACED_TOKENS,
     PREFIX_TOKENS,
     PROMPTED_TOKENS,
     REFERENCE_S,
@@ -72,12 +67,12 @@ from dlb_gym.engine.layout import (
     REJECTED,
     RIF,
     SERVER,
-    TOKENS,
     U_LEAF,
     Params,
     State,
 )
-from dlb_gym.engine.leaf import answer, fail, settle_prefills
+from dlb_gym.engine.leaf import answer, fail
+from dlb_gym.engine.leaves import change_rif, note_placing, seen_tokens
 
 
 @part
@@ -86,7 +81,7 @@ def note_served(
 ) -> None:
     """A request is done: a sample for the estimator, a context for the cache."""
     request, more = state.request[r], extras.request[r, slot]
-    leave(c, slot, request, extras.request[r], extras.leaf[r, c], extras.tally[r])
+    leave(slot, request, extras.request[r], extras.leaf[r, c], extras.tally[r, c])
     if extras.flag[r, ESTIMATING] > 0:
         note_sample(
             extras.bins[r, c],
@@ -105,10 +100,10 @@ def note_served(
         store(
             cell_cache(extras, r, c),
             session,
+            int(more[ENTRY]),
             int(request[slot, SERVER]),
             context,
             extras.flag[r, CACHE_TOKENS],
-            now_s,
         )
 
 
@@ -154,21 +149,6 @@ def _bounce(now_s: float, r: int, c: int, slot: int, state: State) -> None:
 
 
 @part
-def _seen_tokens(
-    now_s: float, r: int, c: int, leaf: int, s: int, state: State, extras: Extras
-) -> int:
-    """Unfinished tokens of a server as its leaf replica sees them."""
-    if extras.flag[r, LOOK_EVERY] == 0:
-        settle_prefills(now_s, s, state.server[r, c], state.request[r])
-        return int(state.server[r, c, s, TOKENS])
-    placed = extras.placed[r, c, leaf, s]
-    tokens = extras.seen[r, c, s]
-    if placed[PLACED_LOOK] == extras.tally[r, c, LOOK]:
-        tokens += placed[PLACED_TOKENS]
-    return int(tokens)
-
-
-@part
 def _two_choices(
     now_s: float, r: int, c: int, leaf: int, u: float, live: int, state: State, extras: Extras
 ) -> int:
@@ -180,8 +160,8 @@ def _two_choices(
     second = int((scaled - first) * (live - 1))
     if second >= first:
         second += 1
-    tokens = _seen_tokens(now_s, r, c, leaf, first, state, extras)
-    return second if _seen_tokens(now_s, r, c, leaf, second, state, extras) < tokens else first
+    tokens = seen_tokens(now_s, r, c, leaf, first, state, extras)
+    return second if seen_tokens(now_s, r, c, leaf, second, state, extras) < tokens else first
 
 
 @part
@@ -195,12 +175,16 @@ def choose_server_all(
     kind = extras.flag[r, AFFINITY]
     session = int(more[SESSION])
     more[HIT_TOKENS] = 0.0
+    more[ENTRY] = NONE
     if kind == NO_CACHE or session < 0:
         return _two_choices(now_s, r, c, leaf, state.request[r, slot, U_LEAF], live, state, extras)
     cache = cell_cache(extras, r, c)
-    entry = find(cache, session)
+    entry = NONE
     keeper = NONE
     cached = 0
+    if more[PREFIX_TOKENS] > 0.0:
+        entry = find(cache, session)
+        more[ENTRY] = entry
     if entry != NONE:
         keeper = int(cache.entries[entry, ENTRY_SERVER])
         cached = min(int(more[PREFIX_TOKENS]), int(cache.entries[entry, ENTRY_TOKENS]))
@@ -212,12 +196,12 @@ def choose_server_all(
         u = state.request[r, slot, U_LEAF]
         s = _two_choices(now_s, r, c, leaf, u, live, state, extras)
         if kind != UNUSED and keeper != NONE and cached > 0 and keeper != s:
-            there = _seen_tokens(now_s, r, c, leaf, keeper, state, extras) - cached
-            if kind != CONDITIONAL or there <= _seen_tokens(now_s, r, c, leaf, s, state, extras):
+            there = seen_tokens(now_s, r, c, leaf, keeper, state, extras) - cached
+            if kind != CONDITIONAL or there <= seen_tokens(now_s, r, c, leaf, s, state, extras):
                 s = keeper
     if s == keeper and cached > 0:
         more[HIT_TOKENS] = cached
-        touch(cache, entry, now_s)
+        touch(cache, entry)
     return s
 
 
@@ -238,14 +222,9 @@ def note_placed(
     hit = more[HIT_TOKENS]
     more[RIF_THERE] = state.cell[r, c, RIF] / state.cell[r, c, LIVE]
     leaf = int(more[LEAF])
-    extras.leaf[r, c, leaf, LEAF_RIF] += 1
+    change_rif(leaf, 1, extras.leaf[r, c], extras.tally[r, c])
     extras.tally[r, c, OUTPUT_BACKLOG] += int(request[slot, OUTPUT_TOKENS])
-    if extras.flag[r, LOOK_EVERY] > 0:
-        placed = extras.placed[r, c, leaf, s]
-        if placed[PLACED_LOOK] != extras.tally[r, c, LOOK]:
-            placed[PLACED_LOOK] = extras.tally[r, c, LOOK]
-            placed[PLACED_TOKENS] = 0
-        placed[PLACED_TOKENS] += int(prompt - hit + request[slot, OUTPUT_TOKENS])
+    note_placing(r, c, leaf, s, int(prompt - hit + request[slot, OUTPUT_TOKENS]), extras)
     arrival_s = request[slot, ARRIVAL_S]
     if params.clock[r, MEASURE_FROM_S] < arrival_s <= params.clock[r, MEASURE_TO_S]:
         cached = extras.cached[r]

@@ -19,17 +19,15 @@ from dlb_gym.engine.extras import (
     DECODE_BACKLOG,
     DITHER,
     DITHERED,
-    LEAF_RIF,
     LEAVES,
-    LOOK,
     LOOK_EVERY,
     LOSS,
     LOST,
     MEMORY_S,
-    MESSAGES,
     MODEL_ROUNDS,
-    ORPHANS,
-    ORPHANS_KNOWN,
+    NEXT_GATHERING,
+    NEXT_LEAF,
+    NEXT_LOOK,
     OUTPUT_BACKLOG,
     PRIOR_SD,
     PROBE_LOSS,
@@ -37,11 +35,9 @@ from dlb_gym.engine.extras import (
     REFERENCE_S,
     REFIT_S,
     REPORT_ROUND,
-    ROOT_REPLICAS,
     ROUND,
     SEED,
     SYNC_EVERY,
-    SYNCED_RIF,
     TURN_S,
     Extras,
 )
@@ -53,11 +49,8 @@ from dlb_gym.engine.layout import (
     HELD_RECEIVED,
     HELD_RIF,
     HELD_SERVERS,
-    LIVE,
     NEXT_PROBE,
     NUM_CELLS,
-    NUM_ROOTS,
-    PROBE_INTERVAL_S,
     PROBE_RECEIVED,
     PROBE_RIF,
     PROBE_SERVERS,
@@ -67,6 +60,7 @@ from dlb_gym.engine.layout import (
     State,
 )
 from dlb_gym.engine.leaf import settle_prefills
+from dlb_gym.engine.leaves import gather, keep_seen, look, rif_known
 
 
 @part
@@ -123,13 +117,17 @@ def fill_report(
     flag, setting = extras.flag[r], extras.setting[r]
     count = extras.tally[r, c]
     report = extras.report[r, c, k]
-    number = m % flag[LEAVES]
+    number = count[NEXT_LEAF]
+    count[NEXT_LEAF] = 0 if number + 1 == flag[LEAVES] else number + 1
     report[LOST] = 1 if is_down(now_s, extras.leaf_down[r, c, number]) else 0
-    extras.row[r, MESSAGES] += _probe_messages(m, r, c, params, extras)
+    if m == count[NEXT_GATHERING]:
+        gather(count)
+        count[NEXT_GATHERING] += flag[SYNC_EVERY]
     if flag[SYNC_EVERY] > 0:
-        state.probe[r, c, k, PROBE_RIF] = _rif_known(m, r, c, number, extras)
-    if flag[LOOK_EVERY] > 0 and m % flag[LOOK_EVERY] == 0:
-        _look(now_s, r, c, state, extras)
+        state.probe[r, c, k, PROBE_RIF] = rif_known(number, extras.leaf[r, c], count)
+    if m == count[NEXT_LOOK]:
+        look(now_s, r, c, state, extras)
+        count[NEXT_LOOK] += flag[LOOK_EVERY]
     if now_s >= (count[ROUND] + 1) * setting[REFIT_S]:
         refit(now_s, r, c, params.shape[r, NUM_CELLS], extras)
     report[REPORT_ROUND] = count[ROUND]
@@ -147,6 +145,7 @@ def _note_backlogs(now_s: float, r: int, c: int, k: int, state: State, extras: E
     total = 0
     prompts = 0
     for s in range(len(server)):
+        keep_seen(r, c, s, state, extras)
         settle_prefills(now_s, s, server, state.request[r])
         total += server[s, TOKENS]
         if extras.flag[r, BATCHING] > 0:
@@ -158,57 +157,9 @@ def _note_backlogs(now_s: float, r: int, c: int, k: int, state: State, extras: E
 
 
 @part
-def _probe_messages(m: int, r: int, c: int, params: Params, extras: Extras) -> int:
-    """Messages of roots for report m of cell c: to the cell, and among a root's replicas.
-
-    A probe and its answer on every arc. At the end of a turn the replica whose it was tells each
-    peer about all cells at once, which cell 0 counts; without turns it passes on every report.
-    """
-    peers = extras.flag[r, ROOT_REPLICAS] - 1
-    turn_s = extras.setting[r, TURN_S]
-    arcs = 0
-    for i in range(params.shape[r, NUM_ROOTS]):
-        arcs += 0 if math.isnan(params.tau_s[r, i, c]) else 1
-    if turn_s == 0.0:
-        return int(arcs * (2 + peers))
-    if c > 0 or m == 0:
-        return 2 * arcs
-    interval_s = params.clock[r, PROBE_INTERVAL_S]
-    turns = _turn(m * interval_s, turn_s) - _turn((m - 1) * interval_s, turn_s)
-    return int(2 * arcs + turns * peers * params.shape[r, NUM_ROOTS])
-
-
-@part
 def _turn(now_s: float, turn_s: float) -> int:
     """Turns that have ended."""
     return math.floor(now_s / turn_s + 1e-9)
-
-
-@part
-def _rif_known(m: int, r: int, c: int, number: int, extras: Extras) -> int:
-    """RIF as leaf replica `number` knows it; gathers the peers' first, if it is time to."""
-    leaves = extras.flag[r, LEAVES]
-    leaf, count = extras.leaf[r, c], extras.tally[r, c]
-    if m % extras.flag[r, SYNC_EVERY] == 0:
-        for peer in range(leaves):
-            leaf[peer, SYNCED_RIF] = leaf[peer, LEAF_RIF]
-        count[ORPHANS_KNOWN] = 1
-        extras.row[r, MESSAGES] += leaves * (leaves - 1)
-    rif = leaf[number, LEAF_RIF] + count[ORPHANS] * count[ORPHANS_KNOWN]
-    for peer in range(leaves):
-        if peer != number:
-            rif += leaf[peer, SYNCED_RIF]
-    return int(rif)
-
-
-@part
-def _look(now_s: float, r: int, c: int, state: State, extras: Extras) -> None:
-    """The leaves look at all servers."""
-    extras.tally[r, c, LOOK] += 1
-    for s in range(state.cell[r, c, LIVE]):
-        settle_prefills(now_s, s, state.server[r, c], state.request[r])
-        extras.seen[r, c, s] = state.server[r, c, s, TOKENS]
-    extras.row[r, MESSAGES] += 2 * extras.flag[r, LEAVES] * state.cell[r, c, LIVE]
 
 
 @part
