@@ -34,15 +34,13 @@ def find(cache: PrefixCache, session: int) -> int:
 
 
 @compiled
-def store(
-    cache: PrefixCache, session: int, s: int, tokens: int, capacity: int, now_s: float
-) -> None:
-    affinity.store(cache, session, s, tokens, capacity, now_s)
+def store(cache: PrefixCache, session: int, entry: int, s: int, tokens: int, capacity: int) -> None:
+    affinity.store(cache, session, entry, s, tokens, capacity)
 
 
 @compiled
-def touch(cache: PrefixCache, e: int, now_s: float) -> None:
-    affinity.touch(cache, e, now_s)
+def touch(cache: PrefixCache, e: int) -> None:
+    affinity.touch(cache, e)
 
 
 @compiled
@@ -99,14 +97,14 @@ class Model:
 
     def __init__(self, servers: int, entries: int, capacity: int) -> None:
         self.kept: list[OrderedDict[int, int]] = [OrderedDict() for _ in range(servers)]
-        self.used_s: dict[int, float] = {}
+        self.used: dict[int, int] = {}  # by session, when: the number of the step
         self.entries = entries
         self.capacity = capacity
 
     def server_of(self, session: int) -> int | None:
         return next((s for s, kept in enumerate(self.kept) if session in kept), None)
 
-    def store(self, session: int, s: int, tokens: int, now_s: float) -> None:
+    def store(self, session: int, s: int, tokens: int, now: int) -> None:
         tokens = min(tokens, self.capacity)
         if tokens <= 0:
             return
@@ -116,29 +114,32 @@ class Model:
             tokens = max(tokens, kept) if before == s else tokens
         elif sum(map(len, self.kept)) == self.entries:
             fronts = {next(iter(kept)): s for s, kept in enumerate(self.kept) if kept}
-            giver = s if self.kept[s] else fronts[min(fronts, key=lambda front: self.used_s[front])]
+            giver = s if self.kept[s] else fronts[min(fronts, key=lambda front: self.used[front])]
             self.kept[giver].popitem(last=False)
         self.kept[s][session] = tokens
-        self.used_s[session] = now_s
+        self.used[session] = now
         while sum(self.kept[s].values()) > self.capacity:
             self.kept[s].popitem(last=False)
 
-    def touch(self, session: int, now_s: float) -> None:
+    def touch(self, session: int, now: int) -> None:
         s = self.server_of(session)
         if s is not None:
             self.kept[s].move_to_end(session)
-            self.used_s[session] = now_s
+            self.used[session] = now
 
 
 def agree(cache: PrefixCache, model: Model, sessions: NDArray[np.int64]) -> None:
     """Every session's entry, every server's list in order, and the counts."""
+    uses: dict[int, int] = {}
     for session in sessions.tolist():
         e, s = find(cache, session), model.server_of(session)
         assert (e == NONE) == (s is None)
         if s is not None:
             assert cache.entries[e, ENTRY_SERVER] == s
             assert cache.entries[e, ENTRY_TOKENS] == model.kept[s][session]
-            assert cache.used_s[e] == model.used_s[session]
+            uses[model.used[session]] = int(cache.entries[e, affinity.USE])
+    in_order = [uses[now] for now in sorted(uses)]
+    assert in_order == sorted(set(in_order))
     for s, kept in enumerate(model.kept):
         listed, e = [], cache.lists[s, OLDEST]
         while e != NONE:
@@ -166,19 +167,19 @@ def test_the_prefix_cache_does_what_a_dictionary_does(
     sessions = np.concatenate((rng.integers(2**53, size=count // 2), np.arange(count // 2)))
     cache = PrefixCache(*(array[0, 1] for array in allocate_cache((1, 2), servers, entries)))
     model = Model(servers, entries, capacity)
+    hints = dict.fromkeys(sessions.tolist(), NONE)  # where sessions once were; most of it stale
     for step in range(3_000):
-        now_s = step * 0.5
         session = int(rng.choice(sessions))
         action = rng.random()
         if action < 0.7:
             s, tokens = int(rng.integers(servers)), int(rng.integers(-5, 1_000))
-            store(cache, session, s, tokens, capacity, now_s)
-            model.store(session, s, tokens, now_s)
+            store(cache, session, hints[session], s, tokens, capacity)
+            model.store(session, s, tokens, step)
         elif action < 0.99:
-            e = find(cache, session)
+            hints[session] = e = find(cache, session)
             if e != NONE:
-                touch(cache, e, now_s)
-            model.touch(session, now_s)
+                touch(cache, e)
+            model.touch(session, step)
         else:
             s = int(rng.integers(servers))
             drop_server(cache, s)
@@ -197,8 +198,8 @@ def test_sessions_whose_places_collide_survive_each_others_deletion() -> None:
     for gone in crowd:
         clear_cache(cache)
         for k in crowd:
-            store(cache, k, 0, 1, 100, float(k))
-        store(cache, gone, 0, 1, 100, 0.0)
+            store(cache, k, NONE, 0, 1, 100)
+        store(cache, gone, find(cache, gone), 0, 1, 100)
         drop(cache, find(cache, gone))
         assert find(cache, gone) == NONE
         assert all(find(cache, k) != NONE for k in crowd if k != gone)
@@ -209,7 +210,7 @@ def test_sessions_whose_places_collide_survive_each_others_deletion() -> None:
 def test_an_entry_moves_grows_and_is_cut_to_what_fits() -> None:
     cache = allocate_cache((), 2, 4)
     for server, tokens, kept in ((0, 500, 500), (0, 300, 500), (0, 1_200, 1_000), (1, 200, 200)):
-        store(cache, 7, server, tokens, 1_000, 1.0)
+        store(cache, 7, NONE, server, tokens, 1_000)
         e = find(cache, 7)
         assert (cache.entries[e, ENTRY_SERVER], cache.entries[e, ENTRY_TOKENS]) == (server, kept)
     assert cache.lists[:, LIST_TOKENS].tolist() == [0, 200, 1]
