@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from benchmarks import batching, engine, mechanisms
+from benchmarks import batching, engine, mechanisms, scale
 
-BENCHMARKS = {"batching": batching.main, "engine": engine.main, "mechanisms": mechanisms.main}
+BENCHMARKS = {
+    "batching": batching.main,
+    "engine": engine.main,
+    "mechanisms": mechanisms.main,
+    "scale": scale.main,
+}
 
 
 def main() -> None:
