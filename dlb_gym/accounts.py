@@ -11,6 +11,24 @@ from dlb_gym.engine.layout import Params, State
 from dlb_gym.measurements import Measurements
 from dlb_gym.views import Books, Counts, Truth
 
+LOG_COLUMNS = {
+    "root": layout.LOG_ROOT,
+    "cell": layout.LOG_CELL,
+    "server": layout.LOG_SERVER,
+    "arrival_s": layout.LOG_ARRIVAL_S,
+    "leaf_s": layout.LOG_LEAF_S,
+    "first_token_s": layout.LOG_FIRST_TOKEN_S,
+    "done_s": layout.LOG_DONE_S,
+    "answer_s": layout.LOG_ANSWER_S,
+}
+"""Columns of the request log; server -1 marks an error."""
+
+
+def request_log(state: State, r: int) -> dict[str, NDArray[np.float64]]:
+    """Columns of row r's answered requests, in the order in which the answers were taken in."""
+    log = state.log[r, : state.row[r, layout.LOG_SIZE]]
+    return {name: log[:, column].copy() for name, column in LOG_COLUMNS.items()}
+
 
 def truth(state: State) -> Truth:
     """The system as it is; for rewards and pictures, never for a policy."""

@@ -95,6 +95,7 @@ class Simulator:
         self._fleet_servers = np.ones(n)
         self._zero_load_time_s = np.ones(n)
         self._interval_s = np.ones(n)
+        self._piece_steps = np.ones(n, dtype=np.int64)
         self._view: View | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -209,6 +210,7 @@ class Simulator:
         self._fleet_servers[r] = servers.sum()
         self._zero_load_time_s[r] = zero_load_time_s(scenario)
         self._interval_s[r] = scenario.control_interval_s
+        self._piece_steps[r] = max(1, math.floor(0.5 * CHUNK_S / scenario.control_interval_s))
 
     def set_routing(
         self, routing: FloatArray, dispatch: IntArray, aversion_spent: bool = False
@@ -256,14 +258,17 @@ class Simulator:
         return np.asarray(self._extras.models[r, np.arange(len(rounds)), rounds])
 
     def _advance(self, target_step: IntArray) -> None:
-        self.draw_until(target_step * self._interval_s)
+        """By pieces, so that however far the target is, few requests wait in memory."""
         while True:
+            piece = np.minimum(target_step, self.step + self._piece_steps)
+            self.draw_until(piece * self._interval_s)
             status, _ = engine.advance(
-                self._params, self._state, self._arrivals, self._orders, self._extras, target_step
+                self._params, self._state, self._arrivals, self._orders, self._extras, piece
             )
-            if status == engine.READY:
+            if status != engine.READY:
+                self._enlarge(status)
+            elif (piece == target_step).all():
                 return
-            self._enlarge(status)
 
     def draw_until(self, end_s: float | FloatArray) -> None:
         """Draws every row's requests up to the instants `end_s`; `advance` does it by itself."""
@@ -382,18 +387,4 @@ class Simulator:
         """
         if not self._logged:
             raise ValueError("no request log was kept; make the simulator with log=True")
-        log = self._state.log[r, : self._state.row[r, layout.LOG_SIZE]]
-        return {name: log[:, column].copy() for name, column in LOG_COLUMNS.items()}
-
-
-LOG_COLUMNS = {
-    "root": layout.LOG_ROOT,
-    "cell": layout.LOG_CELL,
-    "server": layout.LOG_SERVER,
-    "arrival_s": layout.LOG_ARRIVAL_S,
-    "leaf_s": layout.LOG_LEAF_S,
-    "first_token_s": layout.LOG_FIRST_TOKEN_S,
-    "done_s": layout.LOG_DONE_S,
-    "answer_s": layout.LOG_ANSWER_S,
-}
-"""Columns of the request log; server -1 marks an error."""
+        return accounts.request_log(self._state, r)
