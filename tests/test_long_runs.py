@@ -59,7 +59,7 @@ def test_a_day_takes_the_memory_of_its_first_hour(name: str) -> None:
                     "server_probe_interval_s": 1.0,
                 },
                 "latency_estimate": {"kind": "online"},
-                "error_aversion": {"interval_s": 5.0},
+                "error_aversion": {"interval_s": 5.0, "silence_s": 5.0},
                 "retries": {},
                 "demand.sessions": {},
                 "affinity": {"cache_sessions": 64, "map_sessions": 64},
