@@ -21,13 +21,15 @@ Floats = NDArray[np.float64]
 class Decision:
     """How roots choose cells until the next decision; arrays have shape (roots, cells).
 
-    ``sample`` and ``smooth`` read ``routing``, ``score`` reads ``base`` and ``slope``.
+    ``sample`` and ``smooth`` read ``routing``, ``score`` reads ``base`` and ``slope``. A decision
+    that has spent aversion itself is followed as it is.
     """
 
     mode: Literal["sample", "smooth", "score"]
     routing: Floats | None = None
     base: Floats | None = None
     slope: Floats | None = None
+    aversion_spent: bool = False
 
 
 def choose_server(u_leaf: float, unfinished_tokens: Sequence[int]) -> int:
@@ -80,16 +82,19 @@ class Dispatcher:
         self._sent_since = [0] * len(self._arcs)
 
     def choose(self, u_route: float) -> int:
-        """Cell of the next request; counts it as sent there."""
+        """Cell of the next request."""
         assert self._decision is not None
         if self._decision.mode == "score":
-            cell = self._least_score(self._decision, u_route)
-        else:
-            weights = self._weights(self._decision)
-            chooser = _sample if self._decision.mode == "sample" else self._smooth
-            cell = chooser(weights, u_route)
+            scores = self.scores()
+            least = min(scores.values())
+            return _pick_tied([cell for cell in scores if scores[cell] == least], u_route)
+        weights = self._weights(self._decision)
+        chooser = _sample if self._decision.mode == "sample" else self._smooth
+        return chooser(weights, u_route)
+
+    def count(self, cell: int) -> None:
+        """A request was sent to a cell, whoever chose it."""
         self._sent_since[cell] += 1
-        return cell
 
     def _weights(self, decision: Decision) -> list[float]:
         assert decision.routing is not None
@@ -119,11 +124,15 @@ class Dispatcher:
         self._credits[cell] -= total
         return cell
 
-    def _least_score(self, decision: Decision, u_route: float) -> int:
+    def scores(self) -> dict[int, float]:
+        """Base + slope x requests sent since the decision, of every cell with an arc."""
+        decision = self._decision
+        assert decision is not None
         assert decision.base is not None
         assert decision.slope is not None
         base, slope = decision.base[self._root].tolist(), decision.slope[self._root].tolist()
-        cells = [cell for cell, arc in enumerate(self._arcs) if arc]
-        scores = {cell: base[cell] + slope[cell] * self._sent_since[cell] for cell in cells}
-        least = min(scores.values())
-        return _pick_tied([cell for cell in cells if scores[cell] == least], u_route)
+        return {
+            cell: base[cell] + slope[cell] * self._sent_since[cell]
+            for cell, arc in enumerate(self._arcs)
+            if arc
+        }

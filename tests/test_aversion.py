@@ -30,12 +30,14 @@ def update(
     now_s: float,
     setting: Floats,
     tau_s: Floats,
+    rtt_s: Floats,
     held_time: Floats,
     arc: NDArray[np.int64],
     memory: Floats,
     aversion: Floats,
 ) -> None:
-    kernels.update_aversion(now_s, len(tau_s), setting, tau_s, held_time, arc, memory, aversion)
+    cells = len(tau_s)
+    kernels.update_aversion(now_s, cells, setting, tau_s, rtt_s, held_time, arc, memory, aversion)
 
 
 @compiled
@@ -50,6 +52,7 @@ class Loop:
         played = Played(system([1], error_aversion=keys), [])
         self.setting = played.simulator._extras.setting[0]  # type: ignore[union-attr]
         self.tau_s = np.full(cells, 0.05)
+        self.rtt_s = np.full(cells, 0.1)  # of the reports held
         self.held_time = np.zeros((cells, 2))
         self.arc = np.zeros((cells, layout.ARC_COLUMNS), dtype=np.int64)
         self.memory = np.zeros((cells, extras.EXTRA_ARC_COLUMNS))
@@ -64,8 +67,8 @@ class Loop:
         self.held_time[:, layout.HELD_EMITTED_S] = self.now_s - age_s
         self.arc[:, layout.ANSWERED_ARC] += answers
         update(
-            self.now_s, self.setting, self.tau_s, self.held_time, self.arc, self.memory,
-            self.aversion,
+            self.now_s, self.setting, self.tau_s, self.rtt_s, self.held_time, self.arc,
+            self.memory, self.aversion,
         )  # fmt: skip
         rates: list[float] = self.aversion.tolist()
         return rates
@@ -122,10 +125,24 @@ def test_the_error_rate_of_a_quiet_cell_is_doubted() -> None:
     assert loop(0.5, 0.0, answers=3)[0] > seen[-1]
 
 
+def test_doubt_grows_with_time_and_not_with_the_number_of_updates() -> None:
+    loop = Loop(1, interval_s=0.25, recovery_s=8.0)
+    for _ in range(4):
+        loop(0.0, answers=0)
+    assert loop.memory[0, extras.TRUST] == pytest.approx(math.exp(-1.0 / 8.0))
+
+
 def test_a_silent_cell_is_avoided_whatever_it_said_last() -> None:
     loop = Loop(2)
-    assert loop(0.0, 0.0, age_s=2.0) == pytest.approx([0.0, 0.0])  # 1.95 s beyond its journey
+    assert loop(0.0, 0.0, age_s=2.04) == pytest.approx([0.0, 0.0])  # 1.99 s beyond its journey
     assert loop(0.0, 0.0, age_s=2.1) == pytest.approx([0.475, 0.475])
+
+
+def test_a_cell_that_got_far_is_not_silent() -> None:
+    """A latency shift of 2.5 s: reports 2.6 s old come as often as ever."""
+    loop = Loop(2)
+    loop.rtt_s[1] = 2 * (0.05 + 2.5)
+    assert loop(0.0, 0.0, age_s=2.6) == pytest.approx([0.475, 0.0])
 
 
 def test_a_leafs_error_rate_is_an_exponential_mean_over_five_seconds() -> None:

@@ -85,11 +85,14 @@ def samples(log: Log, servers: int) -> tuple[NDArray[np.float64], ...]:
 
 
 def test_the_leafs_fit_is_scipys_fit_of_the_request_log() -> None:
-    """Two rounds: samples by their age, then the fleet's prior, which the first fit has moved."""
+    """Two rounds: samples by their age, then the fleet's prior, which the first fit has moved.
+
+    The root is 0.1 s away, which is no part of a sample, and learns of a fit as much later.
+    """
     memory_s, prior_sd, refit_s = 20.0, 0.5, 15.0
-    scenario = system(memory_s=memory_s, prior_sd=prior_sd, refit_interval_s=refit_s)
+    scenario = system(rtt_s=(0.2,), memory_s=memory_s, prior_sd=prior_sd, refit_interval_s=refit_s)
     simulator = started(scenario)
-    published = [to(simulator, k * refit_s).model[0, 0, 0] for k in (1, 2)]
+    published = [to(simulator, k * refit_s + 0.2).model[0, 0, 0] for k in (1, 2)]
     to(simulator, 100.0)
     n, y, done_s = samples(simulator.request_log(0), 2)
     first = from_model(latency_parameters(scenario)[0])

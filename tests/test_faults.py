@@ -55,11 +55,12 @@ def test_a_request_in_service_takes_the_rest_of_its_time_at_the_cells_new_speed(
 
 def test_who_waits_at_a_slow_cell_starts_when_those_before_are_through() -> None:
     slow = in_cell("slow_cell", 1.0, 9.0, speed=0.25)
-    requests = [(0.85, 100, 1), (0.85, 100, 1), (0.85, 100, 1)]
+    requests = [(0.85, 100, 1), (0.85, 100, 1), (0.85, 100, 1), (1.05, 100, 1)]
     log = Played(system(disturbances=[slow]), requests).to(5.0).log
-    # Prefills would end at 1.0, 1.1 and 1.2; what remains at 1.0 takes four times as long.
-    assert log["first_token_s"] == pytest.approx([1.0, 1.4, 1.8])
-    assert log["done_s"] == pytest.approx([1.04, 1.44, 1.84])
+    # Prefills would end at 1.0, 1.1 and 1.2; what remains at 1.0 takes four times as long, and who
+    # comes at 1.1 starts when that is done.
+    assert log["first_token_s"] == pytest.approx([1.0, 1.4, 1.8, 2.2])
+    assert log["done_s"] == pytest.approx([1.04, 1.44, 1.84, 2.24])
 
 
 # Server crash.
@@ -80,6 +81,16 @@ def test_a_crash_fails_what_its_servers_had_not_finished_at_that_instant() -> No
     assert log["done_s"] == pytest.approx(np.where(lost, 1.0, done_s))
     assert log["answer_s"] == pytest.approx(np.where(lost, 1.0, done_s) + TAU_S)
     assert errors(played) == {"crashed": lost.sum()}
+
+
+def test_what_would_be_done_at_the_instant_of_a_crash_is_lost() -> None:
+    """Both are at their leaf at 0.5 s and take 0.5 s, exactly; the second is on the server lost."""
+    crash = in_cell("server_crash", 1.0, 2.0, servers=1)
+    requests = [(0.4375, 0, 50), (0.4375, 0, 50)]
+    played = Played(system([2], tau_s=0.0625, disturbances=[crash]), requests).to(2.0)
+    assert played.log["done_s"].tolist() == [1.0, 1.0]
+    assert sorted(played.log["server"]) == [-1, 0]
+    assert errors(played) == {"crashed": 1}
 
 
 def test_the_books_and_the_load_of_a_crashed_server_are_empty() -> None:
@@ -227,13 +238,13 @@ def test_requests_to_a_dead_replica_fail_until_the_probe_timeout_and_again_never
 def test_a_root_sends_to_a_replica_again_after_its_first_report() -> None:
     telemetry = {**REPLICAS, "leaf_replicas": 2, "probe_timeout_s": 0.2}
     crash = in_cell("leaf_crash", 1.005, 3.005, replicas=1)
-    requests = [(2.0 + 0.1 * k, 1, 500) for k in range(20)]
+    requests = [(2.03 + 0.05 * k, 1, 500) for k in range(40)]
     scenario = system([8], telemetry=telemetry, disturbances=[crash])
     simulator = Played(scenario, requests).to(4.5).simulator
     counts = simulator._extras.leaf[0, 0, :, extras.LEAF_RIF]  # type: ignore[union-attr]
-    # Sent until 3.07: 11 requests, all to replica 1; then 9, numbers 11 to 19, by turns, of which
-    # 12, 14, 16, 18 are replica 0's.
-    assert counts.tolist() == [4, 16]
+    # Sent until 3.07: 21 requests, all to replica 1, the last one, number 20, when replica 0 is up
+    # and its report under way; then 19, numbers 21 to 39, by turns: 22, ..., 38 are replica 0's.
+    assert counts.tolist() == [9, 31]
 
 
 def test_reports_of_a_dead_replica_do_not_come() -> None:
@@ -262,6 +273,17 @@ def test_what_crashed_root_replicas_had_under_way_becomes_an_error() -> None:
     # They come as answers that nobody waits for, when those would have come.
     assert log["answer_s"] == pytest.approx(sent_s + 0.61)
     assert errors(played) == {"root_crashed": 4}
+
+
+def test_an_error_on_the_way_back_is_charged_when_it_comes() -> None:
+    """Those of the test above, one by one: answers would have come at 1.06, 1.21, 1.36, 1.51."""
+    telemetry = {**REPLICAS, "root_replicas": 3}
+    crash = fault("root_crash", 1.0, 3.0, replicas=1, roots=["root-0"])
+    requests = [(0.3 + 0.05 * k, 10, 50) for k in range(40)]
+    played = Played(system([4], telemetry=telemetry, disturbances=[crash]), requests)
+    charged = [int(played.to(0.1 * step).simulator.truth().rejected[0]) for step in range(1, 31)]
+    assert np.flatnonzero(charged).tolist() == [10, 12, 13, 15]
+    assert sum(charged) == 4
 
 
 # Giving up.

@@ -165,6 +165,20 @@ def test_a_map_with_room_for_four_forgets_the_first_of_five() -> None:
     assert column(roomy, "cell") == [0] * 10
 
 
+def test_a_crashed_root_replica_forgets_the_sessions_whose_hashes_were_its() -> None:
+    """Of three replicas two crash at 1 s, and a session's hash modulo 3 is its replica."""
+    firsts = [Turn(0.02 + 0.1 * k, 10, 2, session=6 + k) for k in range(3)]
+    seconds = [Turn(1.5 + 0.1 * k, 50, 2, session=6 + k, prefix=10) for k in range(3)]
+    telemetry = {
+        "root_replicas": 3, "turn_s": 0.0, "sync_interval_s": 0.0, "server_probe_interval_s": 0.0
+    }  # fmt: skip
+    crash = {"kind": "root_crash", "start": 0.1, "end": 0.3, "replicas": 2, "roots": ["root-0"]}
+    struck = moved([*firsts, *seconds], "sticky", 1.2, telemetry=telemetry, disturbances=[crash])
+    assert column(struck, "cell") == [0, 0, 0, 1, 1, 0]
+    whole = moved([*firsts, *seconds], "sticky", 1.2, telemetry=telemetry)
+    assert column(whole, "cell") == [0] * 6
+
+
 FAR_S = [[0.2, 0.1]]
 """Round trips: home is 0.1 s farther than the other cell, which is as idle and as fast."""
 

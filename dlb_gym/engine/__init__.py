@@ -8,6 +8,7 @@ predictable shared directory would let others plant code).
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import shutil
@@ -19,6 +20,11 @@ from typing import Any
 from numba import config
 
 _HERE = Path(__file__).parent
+if not _HERE.is_dir():
+    raise ImportError(
+        f"dlb_gym is imported from an archive ({_HERE}), in which numba finds no sources to "
+        "compile; install it as files"
+    )
 
 
 def _source_hash() -> str:
@@ -49,7 +55,9 @@ def _cache_dir() -> str:
     candidates = [_HERE / "__pycache__" / name]
     if chosen := os.environ.get("NUMBA_CACHE_DIR"):
         candidates.insert(0, Path(chosen) / name)
-    if home := os.environ.get("XDG_CACHE_HOME") or os.environ.get("HOME"):
+    if cache := os.environ.get("XDG_CACHE_HOME"):
+        candidates.append(Path(cache) / name)
+    elif home := os.environ.get("HOME"):
         candidates.append(Path(home) / ".cache" / name)
     for candidate in candidates:
         if _writable(candidate):
@@ -62,7 +70,9 @@ def _cache_dir() -> str:
         RuntimeWarning,
         stacklevel=2,
     )
-    return tempfile.mkdtemp(prefix="dlb_gym_")
+    directory = tempfile.mkdtemp(prefix="dlb_gym_")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory
 
 
 # A function's cache location is fixed when it is decorated: the setting holds for our imports only.

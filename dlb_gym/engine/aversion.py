@@ -48,12 +48,13 @@ def update_aversion(
     num_cells: int,
     setting: FloatArray,
     tau_s: FloatArray,
+    rtt_s: FloatArray,
     held_time: FloatArray,
     arc: IntArray,
     memory: FloatArray,
     aversion: FloatArray,
 ) -> None:
-    """One update of a root; arrays are its own, over cells."""
+    """One update of a root; arrays are its own, over cells. `rtt_s` is that of the report held."""
     least = math.inf
     for j in range(num_cells):
         if not math.isnan(tau_s[j]):
@@ -69,7 +70,7 @@ def update_aversion(
         if not math.isnan(tau_s[j]):
             excess = memory[j, TRUST] * held_time[j, HELD_ERROR_RATE] - least - setting[TOLERANCE]
             target = min(setting[HIGHEST], setting[GAIN] * max(excess, 0.0))
-            if now_s - held_time[j, HELD_EMITTED_S] - tau_s[j] > setting[SILENCE_S]:
+            if now_s - held_time[j, HELD_EMITTED_S] - 0.5 * rtt_s[j] > setting[SILENCE_S]:
                 target = setting[HIGHEST]
             if target > aversion[j]:
                 aversion[j] += setting[RISE] * (target - aversion[j])

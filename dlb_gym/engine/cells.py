@@ -27,11 +27,12 @@ from dlb_gym.engine.extras import (
     HIT_TOKENS,
     KIND,
     MAX_WAIT_S,
+    RIF_THERE,
     SEED,
     Extras,
 )
 from dlb_gym.engine.faults import leave
-from dlb_gym.engine.heap import pop, pop_wire, push
+from dlb_gym.engine.heap import pop_done, pop_wire, push_done
 from dlb_gym.engine.layout import (
     DECODE_S_PER_TOKEN,
     DECODE_SLOTS,
@@ -95,7 +96,7 @@ def _complete(
     size = cell[c, DONE_SIZE]
     while size > 0 and done_time[0] <= until_s:
         now_s = done_time[0]
-        slot = pop(done_time, done_id, size)
+        slot = pop_done(done_time, done_id, size, request)
         size -= 1
         s = int(request[slot, SERVER])
         if extras is not None:
@@ -170,7 +171,7 @@ def _enqueue(
     request[slot, SERVER] = s
     server[s, UNFINISHED] += 1
     server[s, TOKENS] += int(request[slot, PROMPT_TOKENS] + request[slot, OUTPUT_TOKENS])
-    push(done_time, done_id, cell[c, DONE_SIZE], done_s, slot)
+    push_done(done_time, done_id, cell[c, DONE_SIZE], done_s, slot, request)
     cell[c, DONE_SIZE] += 1
     cell[c, RIF] += 1
 
@@ -210,6 +211,7 @@ def _place_all(
         return
     s = choose_server_all(now_s, r, c, slot, params, state, extras)
     keep_seen(r, c, s, state, extras)
+    extras.request[r, slot, RIF_THERE] = cell[c, RIF] / cell[c, LIVE]
     prompt = request[slot, PROMPT_TOKENS]
     hit = extras.request[r, slot, HIT_TOKENS]
     if extras.flag[r, BATCHING] > 0:

@@ -32,7 +32,7 @@ from dlb_gym.engine.extras import (
     WINDOW_START_S,
     Extras,
 )
-from dlb_gym.engine.heap import push
+from dlb_gym.engine.heap import pop_done, push_done
 from dlb_gym.engine.layout import (
     DONE_S,
     DONE_SIZE,
@@ -159,7 +159,7 @@ def _rebuild(size: int, done_time: FloatArray, done_id: IdArray, request: FloatA
     """The heap of the first `size` ids, by their times."""
     for k in range(size):
         slot = int(done_id[k])
-        push(done_time, done_id, k, request[slot, DONE_S], slot)
+        push_done(done_time, done_id, k, request[slot, DONE_S], slot, request)
 
 
 @part
@@ -180,18 +180,22 @@ def crash_servers(
     leaf: IntArray,
     count: IntArray,
 ) -> None:
-    """Servers from `live` on stop: what they had not finished fails."""
+    """Servers from `live` on stop: what they had not finished fails, in the order it was due."""
     size = cell[c, DONE_SIZE]
-    kept = 0
-    for k in range(size):
+    for k in range(size - 1, -1, -1):  # sorts: what is due first comes last
+        done_id[k] = pop_done(done_time, done_id, k + 1, request)
+    for k in range(size - 1, -1, -1):
         slot = int(done_id[k])
-        if request[slot, SERVER] < live:
-            done_id[kept] = slot
-            kept += 1
-        else:
+        if request[slot, SERVER] >= live:
+            done_id[k] = NONE
             extra[slot, KIND] = CRASHED
             leave(slot, request, extra, leaf, count)
             fail(now_s, c, slot, row, arc, cell, cell_time, request)
+    kept = 0
+    for k in range(size):
+        if done_id[k] != NONE:
+            done_id[kept] = done_id[k]
+            kept += 1
     cell[c, RIF] -= size - kept
     cell[c, DONE_SIZE] = kept
     _rebuild(kept, done_time, done_id, request)

@@ -65,7 +65,6 @@ from dlb_gym.engine.layout import (
     OUTPUT_TOKENS,
     PROMPT_TOKENS,
     REJECTED,
-    RIF,
     SERVER,
     U_LEAF,
     Params,
@@ -220,7 +219,6 @@ def note_placed(
     """A server took a request of `prompt` tokens, cached ones included."""
     request, more = state.request[r], extras.request[r, slot]
     hit = more[HIT_TOKENS]
-    more[RIF_THERE] = state.cell[r, c, RIF] / state.cell[r, c, LIVE]
     leaf = int(more[LEAF])
     change_rif(leaf, 1, extras.leaf[r, c], extras.tally[r, c])
     extras.tally[r, c, OUTPUT_BACKLOG] += int(request[slot, OUTPUT_TOKENS])

@@ -385,6 +385,7 @@ def update_root(r: int, i: int, now_s: float, params: Params, state: State, extr
         params.shape[r, NUM_CELLS],
         extras.setting[r],
         params.tau_s[r, i],
+        extras.rtt_s[r, i],
         state.held_time[r, i],
         state.arc[r, i],
         extras.arc[r, i],

@@ -1,4 +1,4 @@
-"""The same bytes in every process, compiled or not, and from a snapshot."""
+"""The same bytes in every process, however started, compiled or not, and from a snapshot."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from dlb_gym.envs import DLBEnv
+from tests.parity import worker_run
 from tests.parity.digest_run import digests
 from tests.short_episodes import drawn_actions, short
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def elsewhere(*arguments: str, **variables: str) -> dict[str, str]:
-    """The digests that a fresh process prints."""
-    command = [sys.executable, "-m", "tests.parity.digest_run", *arguments]
+def printed(module: str, *arguments: str, **variables: str) -> dict[str, Any]:
+    """What a fresh process prints, by name."""
+    command = [sys.executable, "-W", "error", "-m", f"tests.parity.{module}", *arguments]
     done = subprocess.run(
         command, cwd=ROOT, env=os.environ | variables, capture_output=True, text=True, check=False
     )
@@ -29,10 +31,25 @@ def elsewhere(*arguments: str, **variables: str) -> dict[str, str]:
     return dict(json.loads(done.stdout))
 
 
-def test_a_fresh_process_with_another_hash_seed_gives_the_same_bytes() -> None:
+def elsewhere(*arguments: str, **variables: str) -> dict[str, str]:
+    """The digests of the small run in a fresh process."""
+    return printed("digest_run", *arguments, **variables)
+
+
+def test_a_fresh_process_with_other_settings_gives_the_same_bytes() -> None:
+    """Hash seed, Numba's and OpenMP's threads decide nothing."""
     expected = digests()
     assert digests() == expected
-    assert elsewhere(PYTHONHASHSEED="123") == expected
+    threads = {"NUMBA_NUM_THREADS": "4", "NUMBA_THREADING_LAYER": "workqueue"}
+    assert elsewhere(PYTHONHASHSEED="123", OMP_NUM_THREADS="4", **threads) == expected
+
+
+def test_workers_give_the_same_bytes_however_they_are_started() -> None:
+    """Each plays whole runs, and goes on with environments that were pickled in mid-episode."""
+    shown = printed("worker_run")
+    alone = shown.pop("alone")
+    assert len({whole for whole, _ in alone}) == 3
+    assert shown == dict.fromkeys(worker_run.METHODS, alone)
 
 
 def test_kernels_as_plain_python_give_the_same_bytes() -> None:

@@ -1,0 +1,266 @@
+"""Random small scenarios, each mechanism on or off, and random decisions."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Set
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlb_gym.scenario import Scenario
+from dlb_gym.scenario_source import scenario_from_dict
+from dlb_gym.workload import Workload
+from tests.parity.cases import random_routing
+from tests.reference import Decision
+
+Table = dict[str, Any]
+
+FAULTS = (
+    "server_crash", "outage", "black_hole", "slow_cell", "leaf_crash", "root_crash", "partition",
+    "latency_shift", "burst",
+)  # fmt: skip
+MECHANISMS = (
+    "telemetry", "online", "noisy", "aversion", "sessions", "retries", "patience", "batching",
+    *FAULTS,
+)  # fmt: skip
+"""What a scenario may have; leaf and root crashes bring telemetry with them."""
+OVERLAPPING = ("server_crash", "black_hole", "slow_cell", "partition", "latency_shift")
+"""Of these a scenario may have two."""
+GRID_S = 1.0 / 64.0
+TOKENS: Table = {
+    "prompt": {"loc_tokens": 5, "shape": 1.5, "mean_tokens": 200.0},
+    "output": {"loc_tokens": 1, "shape": 1.0, "mean_tokens": 60.0},
+}
+
+
+def random_scenario(seed: int, on: Set[str]) -> Scenario:
+    """A scenario of 1 to 4 cells, 1 to 3 roots and these mechanisms; all numbers from the seed."""
+    return scenario_from_dict(_Drawer(seed).document(on))
+
+
+def on_a_grid(seed: int, on: Set[str]) -> Scenario:
+    """A scenario whose times are sixteenths and the like: instants of all kinds coincide.
+
+    Sums of these times are exact, so every tie is one in both implementations.
+    """
+    document = _Drawer(seed).document(on)
+    rng = random.Random(seed)
+    document |= {
+        "router_delay_s": 0.0,
+        "probe_interval_s": GRID_S,
+        "control_interval_s": rng.choice([0.125, 0.25]),
+        "horizon_s": 4.0,
+        "network": {
+            "rtt_s": [
+                [rng.choice([0.0, 0.0625, 0.125]) for _ in document["cells"]]
+                for _ in document["roots"]
+            ]
+        },
+    }
+    for cell in document["cells"]:
+        cell |= {"prefill_s_per_token": 2.0**-10, "decode_s_per_token": 2.0**-7}
+    for each in document["disturbances"]:
+        each |= {"start": rng.choice([0.125, 0.25]), "end": rng.choice([0.5, 0.625])}
+        each |= {key: 0.5 for key in ("speed", "error_fraction") if key in each}
+        each |= {"extra_s": 0.0625} if "extra_s" in each else {}
+    if "max_wait_s" in document["server"]:
+        document["server"]["max_wait_s"] = 0.125
+    if "telemetry" in document:
+        document["telemetry"] |= {
+            "turn_s": rng.choice([0.0, 0.0625, 0.25]),
+            "sync_interval_s": GRID_S * rng.choice([0, 1, 3]),
+            "server_probe_interval_s": GRID_S * rng.choice([0, 1, 4]),
+        }
+    if "error_aversion" in document:
+        document["error_aversion"]["interval_s"] = 0.25
+    return scenario_from_dict(document)
+
+
+class OnAGrid(Workload):
+    """The requests of a scenario, at sixty-fourths of a second, with tokens by the 16."""
+
+    def chunk(self, index: int) -> list[NDArray[np.float64]]:
+        return [_rounded(requests) for requests in super().chunk(index)]
+
+
+def _rounded(requests: NDArray[np.float64]) -> NDArray[np.float64]:
+    requests = requests.copy()
+    requests[:, 0] = np.floor(requests[:, 0] / GRID_S) * GRID_S
+    requests[:, 1:3] = 16 * np.ceil(requests[:, 1:3] / 16)
+    return requests
+
+
+class _Drawer:
+    """Draws the tables of a scenario."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
+        self._cells = self._rng.randint(1, 4)
+        self._roots = self._rng.randint(1, 3)
+        self._probe_s = self._pick(0.01, 0.02, 0.07)
+
+    def _pick(self, *choices: Any) -> Any:
+        return self._rng.choice(choices)
+
+    def _some(self, count: int) -> list[str]:
+        """At least one of so many places."""
+        places = [f"place-{k}" for k in range(count)]
+        return sorted(self._rng.sample(places, self._rng.randint(1, count)))
+
+    def document(self, on: Set[str]) -> Table:
+        document: Table = {
+            "name": "drawn",
+            "cells": [self._cell(j) for j in range(self._cells)],
+            "roots": [self._root(i) for i in range(self._roots)],
+            "network": {"rtt_s": [self._rtts_s() for _ in range(self._roots)]},
+            "tokens": TOKENS,
+            "demand": {"utilisation": self._pick(0.4, 0.9, 1.4)},
+            "server": self._server(on),
+            "router_delay_s": self._pick(0.0, 5e-4),
+            "probe_interval_s": self._probe_s,
+            "control_interval_s": self._pick(0.05, 0.1, 0.25),
+            "warmup_s": 0.5,
+            "horizon_s": self._pick(4.5, 6.0),
+        }
+        if on & {"telemetry", "leaf_crash", "root_crash"}:
+            document["telemetry"] = self._telemetry()
+        if "noisy" in on:
+            document["latency_estimate"] = {"kind": "noisy", "epsilon": 0.3}
+        if "online" in on:
+            document["latency_estimate"] = self._estimate()
+        if "aversion" in on:
+            document["error_aversion"] = self._aversion()
+        if "sessions" in on:
+            document["demand"]["sessions"] = self._sessions()
+            if self._rng.random() < 0.8:
+                document["affinity"] = self._affinity()
+        if "retries" in on:
+            attempts, budget = self._rng.randint(1, 3), self._pick(0.05, 0.3, 1.0)
+            document["retries"] = {"attempts": attempts, "budget": budget}
+        document["disturbances"] = [
+            self._disturbance(kind)
+            for kind in FAULTS
+            if kind in on
+            for _ in range(2 if kind in OVERLAPPING and self._rng.random() < 0.3 else 1)
+        ]
+        return document
+
+    def _cell(self, number: int) -> Table:
+        return {
+            "name": f"place-{number}",
+            "region": "us-east4",
+            "servers": self._rng.randint(1, 4),
+            "prefill_s_per_token": self._pick(2e-4, 3.1e-4),
+            "decode_s_per_token": self._pick(2e-3, 5.3e-3),
+        }
+
+    def _root(self, number: int) -> Table:
+        return {
+            "name": f"place-{number}",
+            "region": "us-east4",
+            "demand": self._pick(1.0, 2.0),
+            "reachable": self._some(self._cells),
+        }
+
+    def _rtts_s(self) -> list[float]:
+        return [self._pick(0.0, 0.02, 0.0531, 0.1, 0.1397) for _ in range(self._cells)]
+
+    def _server(self, on: Set[str]) -> Table:
+        server: Table = {"max_wait_s": self._pick(0.02, 0.1, 0.4)} if "patience" in on else {}
+        if "batching" not in on:
+            return server | {
+                "decode_engines": self._rng.randint(1, 2),
+                "slots_per_engine": self._rng.randint(1, 4),
+                "queue_limit": self._pick(2, 5, 32),
+            }
+        return server | {
+            "kind": "continuous_batching",
+            "max_batch": 4,
+            "queue_limit": 9,
+            "kv_tokens": 3000,
+            "prefill_budget_tokens": 256,
+            **self._pick({}, {"draft_tokens": 2, "acceptance": 0.6}),
+        }
+
+    def _telemetry(self) -> Table:
+        return {
+            "probe_loss": self._pick(0.0, 0.2, 0.7),
+            "probe_timeout_s": 0.5,
+            "root_replicas": self._rng.randint(2, 4),
+            "turn_s": self._pick(0.0, 0.03, 0.2),
+            "leaf_replicas": self._rng.randint(2, 4),
+            "sync_interval_s": self._probe_s * self._pick(0, 1, 3),
+            "server_probe_interval_s": self._probe_s * self._pick(0, 1, 4),
+            "backlogs": self._pick(False, True),
+        }
+
+    def _estimate(self) -> Table:
+        return {
+            "kind": "online",
+            "refit_interval_s": self._pick(0.5, 1.3),
+            "memory_s": self._pick(1.0, 60.0),
+            "background": self._pick(0.0, 0.2),
+            "dither": self._pick(0.0, 0.1),
+        }
+
+    def _aversion(self) -> Table:
+        return {
+            "interval_s": self._pick(0.25, 0.6),
+            "quiet_answers": self._rng.randint(0, 10),
+            "recovery_s": 2.0,
+            "silence_s": 0.4,
+        }
+
+    def _sessions(self) -> Table:
+        return {
+            "mean_turns": self._pick(2.0, 4.0),
+            "gap_s": self._pick(0.3, 1.0),
+            "least_gap_s": 0.05,
+            "hash_values": self._pick(None, 5, 40),
+        }
+
+    def _affinity(self) -> Table:
+        return {
+            "kind": self._pick("none", "conditional", "sticky", "consistent_hash"),
+            "cache_tokens": self._pick(300, 3000, 100_000),
+            "cache_sessions": self._pick(2, 8, 1024),
+            "map_sessions": self._pick(1, 16, 1024),
+        }
+
+    def _disturbance(self, kind: str) -> Table:
+        start, span = self._pick(0.1, 0.25, 0.4), self._pick(0.1, 0.3, 0.5)
+        table: Table = {"kind": kind, "start": start, "end": start + span}
+        if kind == "burst":
+            return table | {"to_utilisation": 2.0}
+        if kind == "root_crash":
+            return table | {"roots": self._some(self._roots)}
+        table["cells"] = self._some(self._cells)
+        if kind in ("partition", "latency_shift"):
+            table["roots"] = self._some(self._roots)
+        keys: dict[str, Table] = {
+            "server_crash": {"servers": self._rng.randint(1, 3)},
+            "black_hole": {"error_fraction": self._pick(0.3, 1.0)},
+            "slow_cell": {"speed": self._pick(0.3, 0.7)},
+            "latency_shift": {"extra_s": self._pick(0.013, 0.06)},
+        }
+        return table | keys.get(kind, {})
+
+
+def random_decisions(
+    rng: np.random.Generator, admissible: NDArray[np.bool_], num_steps: int
+) -> list[Decision]:
+    """One decision a step, all three modes mixed; some have spent aversion themselves."""
+    decisions = []
+    for _ in range(num_steps):
+        mode = str(rng.choice(["sample", "smooth", "score"]))
+        spent = bool(rng.random() < 0.2)
+        if mode == "score":
+            base = rng.integers(0, 3, admissible.shape).astype(float)
+            slope = rng.choice([0.5, 1.0], admissible.shape)
+            decisions.append(Decision("score", base=base, slope=slope, aversion_spent=spent))
+        else:
+            routing = random_routing(rng, admissible)
+            decisions.append(Decision(mode, routing=routing, aversion_spent=spent))  # type: ignore[arg-type]
+    return decisions
