@@ -33,6 +33,22 @@ def action_space(encoding: Encoding, num_roots: int, num_cells: int) -> gym.spac
     return gym.spaces.Box(_LOW[encoding], 1.0, (num_roots, num_cells), np.float32)
 
 
+def numbers(action: object) -> NDArray[np.float64]:
+    """A fresh array, so that the kernel sees one kind of it, whatever the caller's flags are.
+
+    Raises:
+        ValueError: The action holds something else than real numbers.
+    """
+    try:
+        given = np.asarray(action)
+        if given.dtype.kind in "biufO":
+            return np.array(given, dtype=np.float64, order="C")
+        what: object = given.dtype
+    except (TypeError, ValueError, OverflowError) as error:
+        what = error
+    raise ValueError(f"action holds no real numbers ({what}); give an array of floats")
+
+
 def to_routing(
     action: NDArray[np.floating], encoding: Encoding, admissible: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
@@ -41,8 +57,7 @@ def to_routing(
     Raises:
         ValueError: The shape is wrong, or a value is NaN or infinite.
     """
-    # A fresh array, so that the kernel sees one kind of it, whatever the caller's flags are.
-    values = np.array(action, dtype=np.float64, order="C")
+    values = numbers(action)
     if values.shape != admissible.shape:
         raise ValueError(
             f"action has shape {values.shape}; it must be {admissible.shape}: one number for every "

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dlb_gym.strict import Fraction, Name, PositiveSeconds, Strict
+from dlb_gym.strict import MAX_COUNT, Factor, Fraction, Name, PositiveSeconds, Strict
 
 Names = tuple[Name, ...]
 
@@ -31,7 +31,7 @@ class Burst(_Disturbance):
     """
 
     kind: Literal["burst"] = "burst"
-    to_utilisation: Annotated[float, Field(gt=0, le=10)] = 0.95
+    to_utilisation: Annotated[Factor, Field(le=10)] = 0.95
     root: Name | None = None
 
 
@@ -43,8 +43,8 @@ class Outage(_Disturbance):
     """
 
     kind: Literal["outage"] = "outage"
-    to_utilisation: Annotated[float, Field(gt=0, le=10)] = 0.95
-    servers_left: Annotated[int, Field(ge=1)] = 1
+    to_utilisation: Annotated[Factor, Field(le=10)] = 0.95
+    servers_left: Annotated[int, Field(ge=1, le=MAX_COUNT)] = 1
     cells: Names | None = None
 
 
@@ -62,7 +62,7 @@ class ServerCrash(_InCells):
     """
 
     kind: Literal["server_crash"] = "server_crash"
-    servers: Annotated[int, Field(ge=1)] = 1
+    servers: Annotated[int, Field(ge=1, le=MAX_COUNT)] = 1
 
 
 class BlackHole(_InCells):
@@ -76,14 +76,14 @@ class SlowCell(_InCells):
     """Servers of cells work at `speed` times their speed."""
 
     kind: Literal["slow_cell"] = "slow_cell"
-    speed: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    speed: Annotated[Factor, Field(lt=1)] = 0.5
 
 
 class LeafCrash(_InCells):
     """Leaf replicas 0 to `replicas` - 1 of cells stop (paper 3.6)."""
 
     kind: Literal["leaf_crash"] = "leaf_crash"
-    replicas: Annotated[int, Field(ge=1)] = 1
+    replicas: Annotated[int, Field(ge=1, le=MAX_COUNT)] = 1
 
 
 class RootCrash(_Disturbance):
@@ -93,7 +93,7 @@ class RootCrash(_Disturbance):
     """
 
     kind: Literal["root_crash"] = "root_crash"
-    replicas: Annotated[int, Field(ge=1)] = 1
+    replicas: Annotated[int, Field(ge=1, le=MAX_COUNT)] = 1
     roots: Names | None = None
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from dlb_gym.disturbances import resolve
 from dlb_gym.generator import FAMILIES, sample
 from dlb_gym.mechanism_rows import check_protocol
+from dlb_gym.messages import shown
 from dlb_gym.rates import one_way_s
 from dlb_gym.scenario import Scenario
 from dlb_gym.scenario_source import (
@@ -22,6 +23,7 @@ from dlb_gym.scenario_source import (
     override,
     several_endpoints,
 )
+from dlb_gym.sizes import Axes, axes_of, longest, require_length, require_room
 from dlb_gym.trace import describe_trace
 
 DEFAULT_SCENARIO = "global_six"
@@ -42,20 +44,24 @@ class EpisodeSource(Protocol):
 class FixedScenarios:
     """Every row its own scenario, the same in all episodes; fewer scenarios than rows repeat.
 
+    Args:
+        scenarios: The scenarios, at least one.
+        rows: Rows that will play them.
+
     Attributes:
         scenarios: Those that rows play: row r number r modulo their number.
 
     Raises:
         ScenarioError: A disturbance cannot be brought about, the protocol does not suit the
-            network, or too many reports are under way.
+            network, or it would take too much memory or time (see `sizes`).
         NetworkError: Round trips cannot be scaled to the mean asked for.
+        TraceError: A trace cannot be used.
     """
 
-    def __init__(self, scenarios: Sequence[Scenario]) -> None:
+    def __init__(self, scenarios: Sequence[Scenario], rows: int = 1) -> None:
         self.scenarios = tuple(scenarios)
-        for scenario in self.scenarios:
-            check_protocol(scenario, resolve(scenario, 0, 0))
-            _require_reports_in_bounds(scenario)
+        axes = [_checked(scenario) for scenario in self.scenarios]
+        require_room(self.scenarios[0].name, longest(axes), rows)
         self.max_roots = max(len(scenario.roots) for scenario in self.scenarios)
         self.max_cells = max(len(scenario.cells) for scenario in self.scenarios)
 
@@ -79,8 +85,7 @@ class FamilyScenarios:
     def __init__(self, family: str, changes: Mapping[str, Any] | None = None) -> None:
         self._family, self._changes = family, dict(changes or {})
         first = sample(family, 0, 0, self._changes)
-        resolve(first, 0, 0)
-        _require_reports_in_bounds(first)
+        _checked(first)
         if first.demand.trace is not None:  # described once: every episode the same content
             self._changes["demand.trace"] = first.demand.trace.model_dump()
         self.max_roots = self.max_cells = FAMILIES[family].max_cells
@@ -89,10 +94,10 @@ class FamilyScenarios:
         """The family's scenario of (seed, episode).
 
         Raises:
-            ScenarioError: Too many reports are under way in this one.
+            ScenarioError: This one cannot be played.
         """
         drawn = sample(self._family, seed, episode, self._changes)
-        _require_reports_in_bounds(drawn)
+        _checked(drawn, seed, episode)
         return drawn
 
 
@@ -122,6 +127,11 @@ def episode_source(
         TraceError: The trace cannot be used.
         NetworkError: The matrix cannot be used.
     """
+    if changes is not None and not isinstance(changes, Mapping):
+        raise ScenarioError(
+            f"changes = {shown(changes)} must map dotted keys to values, as in "
+            "{'horizon_s': 30.0}"
+        )
     changed = dict(changes or {})
     if trace is not None:
         changed["demand.trace"] = describe_trace(trace).model_dump()
@@ -139,7 +149,8 @@ def episode_source(
         source: Any = DEFAULT_SCENARIO if scenario is None else scenario
         loaded = list(load_endpoints(source, rtt_csv=rtt_csv))
         _require_whole_rounds(source, loaded, num_envs)
-    return FixedScenarios([override(each, changed) if changed else each for each in loaded])
+    changed_too = [override(each, changed) if changed else each for each in loaded]
+    return FixedScenarios(changed_too, rows=num_envs or 1)
 
 
 def _require_a_row_each(sources: Sequence[Any], num_envs: int | None) -> None:
@@ -164,6 +175,17 @@ def _require_whole_rounds(
             f"multiple of {count}; make {count}, {2 * count}, ... rows with gym.make_vec, or name "
             f"one of them, as in {endpoint_name(source, scenarios[0])!r}"
         )
+
+
+def _checked(scenario: Scenario, seed: int = 0, episode: int = 0) -> Axes:
+    """What a scenario takes, if it can be played at all."""
+    require_length(scenario)
+    disturbances = resolve(scenario, seed, episode)
+    check_protocol(scenario, disturbances)
+    _require_reports_in_bounds(scenario)
+    axes = axes_of(scenario, disturbances)
+    require_room(scenario.name, axes)
+    return axes
 
 
 def _require_reports_in_bounds(scenario: Scenario) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from dlb_gym.messages import shown
 from dlb_gym.network import REGIONS, rtt_s
 from dlb_gym.scenario import Cell, Network, Root, Scenario
 from dlb_gym.scenario_checks import nearest_key
@@ -62,9 +63,9 @@ def sample(
     Raises:
         ScenarioError: The family is unknown or a change is not valid.
     """
-    if family not in FAMILIES:
+    if family not in tuple(FAMILIES):  # whatever it is, a list among others
         raise ScenarioError(
-            f"family {family!r} is unknown{nearest_key(family, FAMILIES)}; "
+            f"family {shown(family)} is unknown{nearest_key(str(family), FAMILIES)}; "
             f"families: {', '.join(FAMILIES)}"
         )
     drawn = FAMILIES[family].draw(random_stream(seed, episode, Stream.FAMILY))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,12 +51,12 @@ def uses_mechanisms(scenario: Scenario) -> bool:
 def sizes_for(scenario: Scenario, disturbances: Disturbances, sizes: ExtraSizes) -> ExtraSizes:
     """The sizes, with the axes that only mechanisms have long enough for a scenario."""
     telemetry = scenario.telemetry or Telemetry(leaf_replicas=1, root_replicas=1)
-    arcs = [(window.root, window.cell) for window in disturbances.windows]
+    arcs = Counter((window.root, window.cell) for window in disturbances.windows)
     affinity = _affinity(scenario) or Affinity(cache_sessions=1, map_sessions=1)
     design = scenario.server
     return sizes._replace(
         leaves=max(sizes.leaves, telemetry.leaf_replicas),
-        windows=max(sizes.windows, *(arcs.count(arc) for arc in arcs), 1),
+        windows=max(sizes.windows, *arcs.values(), 1),
         map_sessions=max(sizes.map_sessions, affinity.map_sessions),
         cache_sessions=max(sizes.cache_sessions, affinity.cache_sessions),
         max_batch=max(

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dlb_gym.strict import Fraction, PositiveSeconds, Seconds, Strict
+from dlb_gym.strict import MAX_COUNT, Factor, Fraction, PositiveSeconds, Seconds, Strict
 
 MAX_REPLICAS = 200
 """Router replicas of a cell; the paper's cells run 5 to 200 (section 5.1)."""
@@ -71,7 +71,7 @@ class LatencyEstimate(Strict):
     epsilon: Annotated[float, Field(ge=0, lt=1)] = 0.1
     refit_interval_s: PositiveSeconds = 10.0
     memory_s: PositiveSeconds = 60.0
-    prior_sd: Annotated[float, Field(gt=0, le=100)] = 0.5
+    prior_sd: Annotated[float, Field(ge=1e-3, le=100)] = 0.5
     background: Annotated[float, Field(ge=0, le=0.5)] = 0.0
     dither: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
@@ -108,11 +108,11 @@ class ErrorAversion(Strict):
 
     interval_s: PositiveSeconds = 1.0
     tolerance: Fraction = 0.01
-    gain: Annotated[float, Field(gt=0)] = 4.0
-    highest: Annotated[float, Field(gt=0, lt=1)] = 0.95
-    rise: Annotated[float, Field(gt=0, le=1)] = 0.5
-    fall_per_s: Annotated[float, Field(gt=0)] = 0.05
-    quiet_answers: Annotated[int, Field(ge=0)] = 5
+    gain: Factor = 4.0
+    highest: Annotated[Factor, Field(lt=1)] = 0.95
+    rise: Annotated[Factor, Field(le=1)] = 0.5
+    fall_per_s: Factor = 0.05
+    quiet_answers: Annotated[int, Field(ge=0, le=MAX_COUNT)] = 5
     recovery_s: PositiveSeconds = 10.0
     silence_s: PositiveSeconds = 2.0
 
@@ -130,7 +130,7 @@ class Affinity(Strict):
     """
 
     kind: Literal["conditional", "sticky", "consistent_hash", "none"] = "conditional"
-    cache_tokens: Annotated[int, Field(ge=1)] = 100_000
+    cache_tokens: Annotated[int, Field(ge=1, le=10**15)] = 100_000
     cache_sessions: Annotated[int, Field(ge=1, le=1_000_000)] = 1024
     map_sessions: Annotated[int, Field(ge=1, le=1_000_000)] = 1024
 
@@ -166,8 +166,8 @@ class Autoscaler(Strict):
     """
 
     kind: Literal["utilisation", "marginal_latency"] = "utilisation"
-    target_utilisation: Annotated[float, Field(gt=0, le=1)] = 0.7
-    target_marginal: Annotated[float, Field(gt=1)] = 1.5
+    target_utilisation: Annotated[Factor, Field(le=1)] = 0.7
+    target_marginal: Annotated[float, Field(gt=1, le=1e9)] = 1.5
     interval_s: PositiveSeconds = 30.0
     delay_s: Seconds = 120.0
     extra_servers: Annotated[float, Field(ge=0, le=10)] = 0.25

@@ -16,6 +16,7 @@ directions.
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ from typing import TextIO
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dlb_gym.input_files import InputFileError, input_path, read_whole
+from dlb_gym.messages import MOST_CHARS, shown
 
 FIBRE_KM_PER_S = 200_000.0
 """Speed of light in fibre: about two thirds of that in vacuum."""
@@ -38,6 +42,9 @@ SAME_REGION_RTT_S = 3.0e-4
 """Round-trip time from a region to itself: the mean of the measured diagonal, rounded."""
 MAX_MEASURED_REGIONS = 1_000
 """The largest measured matrix that `load_rtt_csv` reads."""
+
+MAX_MATRIX_BYTES = 32 * 2**20
+"""The largest file that `load_rtt_csv` reads."""
 
 _MAX_LINE_CHARS = 64 * MAX_MEASURED_REGIONS
 
@@ -129,8 +136,12 @@ def rtt_matrix_s(root_regions: Sequence[str], cell_regions: Sequence[str]) -> ND
     Raises:
         NetworkError: A name is not in `REGIONS`.
     """
-    times = [rtt_s(root, cell) for root in root_regions for cell in cell_regions]
-    return np.array(times, dtype=np.float64).reshape(len(root_regions), len(cell_regions))
+    names = list(dict.fromkeys((*root_regions, *cell_regions)))  # far fewer than places
+    times = np.array([[rtt_s(a, b) for b in names] for a in names], dtype=np.float64)
+    index_of = {name: index for index, name in enumerate(names)}
+    rows = np.array([index_of[name] for name in root_regions], dtype=np.intp)
+    columns = np.array([index_of[name] for name in cell_regions], dtype=np.intp)
+    return times.reshape(len(names), len(names))[np.ix_(rows, columns)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +170,9 @@ class MeasuredRtt:
         for name in (*root_regions, *cell_regions):
             if name not in index_of:
                 hint = _nearest(name, self.regions)
-                raise NetworkError(f"region '{name}' is not in the RTT file {self.source}; {hint}")
+                raise NetworkError(
+                    f"region {shown(name)} is not in the RTT file {self.source}; {hint}"
+                )
         rows = np.array([index_of[name] for name in root_regions], dtype=np.intp)
         columns = np.array([index_of[name] for name in cell_regions], dtype=np.intp)
         both_ways = 0.5 * self.directed_rtt_s + 0.5 * self.directed_rtt_s.T
@@ -177,16 +190,18 @@ def load_rtt_csv(path: str | Path) -> MeasuredRtt:
             `MAX_MEASURED_REGIONS`; names are empty, repeated or ordered differently in rows and
             columns; a value is not a finite number >= 0. The message names file and line.
     """
-    path = Path(path)
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            return _parse(file, str(path))
-    except OSError as error:
-        raise NetworkError(
-            f"cannot read the RTT file {path}: {error.strerror}; give a readable CSV file"
-        ) from error
+        path = input_path(path, "an RTT file")
+    except InputFileError as error:
+        raise NetworkError(str(error)) from None
+    try:
+        content = read_whole(path, MAX_MATRIX_BYTES, "keep the regions that are used")
+        text = content.decode("utf-8-sig")
+    except InputFileError as error:
+        raise NetworkError(f"the RTT file {path} {error}") from error
     except UnicodeDecodeError as error:
         raise NetworkError(f"the RTT file {path} is not text; save it as CSV in UTF-8") from error
+    return _parse(io.StringIO(text, newline=""), str(path))
 
 
 def rescaled_to_mean(
@@ -223,22 +238,31 @@ def rescaled_to_mean(
             f"mean_rtt_s = {mean_rtt_s} needs a positive RTT between a root and a cell of another "
             "name, and there is none; leave mean_rtt_s out or change names or round trips"
         )
-    return rtt_s * (mean_rtt_s * masked.size / total)
+    factor = mean_rtt_s * masked.size / total
+    if not math.isfinite(factor) or not math.isfinite(factor * float(rtt_s.max())):
+        raise NetworkError(
+            f"mean_rtt_s = {mean_rtt_s} multiplies all round trips by {factor:.3g}, which no "
+            "number holds; leave mean_rtt_s out or correct the round trips"
+        )
+    return rtt_s * factor
 
 
 def _region(name: str) -> Region:
     try:
         return REGIONS[name]
     except KeyError:
-        raise NetworkError(f"unknown region '{name}'; {_nearest(name, tuple(REGIONS))}") from None
+        raise NetworkError(
+            f"unknown region {shown(name)}; {_nearest(name, tuple(REGIONS))}"
+        ) from None
 
 
 def _nearest(name: str, valid: Sequence[str]) -> str:
     """The end of a message about a name that is not among the valid ones."""
-    close = get_close_matches(name, valid, n=3)
+    short = [each for each in valid if len(each) <= MOST_CHARS]
+    close = get_close_matches(name, short, n=3) if len(name) <= MOST_CHARS else []
     if close:
         return "the nearest names are " + ", ".join(close)
-    return "the names are " + ", ".join(valid[:20]) + (", ..." if len(valid) > 20 else "")
+    return "the names are " + ", ".join(short[:20]) + (", ..." if len(valid) > 20 else "")
 
 
 def _lines(file: TextIO, source: str) -> Iterator[str]:
@@ -277,7 +301,7 @@ def _regions_of(header: Sequence[str], source: str) -> tuple[str, ...]:
     if header[0] != "region" or not regions:
         raise NetworkError(
             f"{source}, line 1: the header must be 'region' and at least one name, "
-            f"as in 'region,us-east4,europe-west4'; it starts with '{header[0]}'"
+            f"as in 'region,us-east4,europe-west4'; it starts with {shown(header[0])}"
         )
     if len(regions) > MAX_MEASURED_REGIONS:
         raise NetworkError(
@@ -287,7 +311,7 @@ def _regions_of(header: Sequence[str], source: str) -> tuple[str, ...]:
     seen: set[str] = set()
     for column, name in enumerate(regions, start=2):
         if not name or name in seen:
-            problem = f"the name '{name}' stands twice" if name else "a name is empty"
+            problem = f"the name {shown(name)} stands twice" if name else "a name is empty"
             raise NetworkError(
                 f"{source}, line 1, column {column}: {problem}; give every region one name"
             )
@@ -312,18 +336,18 @@ def _matrix_of(
             )
         if row[0] != regions[count]:
             raise NetworkError(
-                f"{place}: row '{row[0]}' where the header has '{regions[count]}'; "
+                f"{place}: row {shown(row[0])} where the header has {shown(regions[count])}; "
                 "rows and columns must name the same regions in the same order"
             )
         matrix_ms[count] = [
-            _milliseconds(text, f"{place}, column '{name}'")
+            _milliseconds(text, f"{place}, column {shown(name)}")
             for name, text in zip(regions, row[1:], strict=True)
         ]
         count += 1
     if count < size:
         raise NetworkError(
             f"{source} ends after {count} rows where the header names {size} regions; the matrix "
-            f"must be square: add the row of '{regions[count]}'"
+            f"must be square: add the row of {shown(regions[count])}"
         )
     return matrix_ms
 
@@ -335,7 +359,7 @@ def _milliseconds(text: str, place: str) -> float:
         value = math.nan
     if not (math.isfinite(value) and value >= 0.0):
         raise NetworkError(
-            f"{place}: '{text}' must be a finite number >= 0; give the round-trip time in ms, "
+            f"{place}: {shown(text)} must be a finite number >= 0; give the round-trip time in ms, "
             "or leave the region out of rows and columns"
         )
     return value

@@ -198,6 +198,8 @@ def make_reward(name: str, num_replications: int) -> EpisodeReward:
     Raises:
         ValueError: There is no such reward, or its number is not valid.
     """
+    if not isinstance(name, str):
+        raise ValueError(f"reward = {name!r} must be text; choose one of {_CHOICES}")
     if name in REWARDS:
         return OfInterval(REWARDS[name])
     word, bracket, number = name.partition("(")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections import Counter
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -28,9 +29,20 @@ from dlb_gym.network import REGIONS
 from dlb_gym.scenario_checks import check_mechanisms, nearest_key, require_members
 from dlb_gym.server_design import Disaggregated, ServerDesign
 from dlb_gym.sessions import Sessions
-from dlb_gym.strict import Fraction, Name, PositiveSeconds, Seconds, Strict
+from dlb_gym.strict import (
+    MAX_SECONDS,
+    MAX_TOKENS,
+    Factor,
+    Fraction,
+    Name,
+    PositiveSeconds,
+    Seconds,
+    Strict,
+)
 
 MAX_CELLS = 1_000
+"""Cells, and roots."""
+MAX_DISTURBANCES = 1_000
 MAX_SERVERS_PER_CELL = 100_000
 MAX_STEPS = 100_000_000
 """Control intervals in an episode."""
@@ -47,9 +59,9 @@ class TokenDistribution(Strict):
     The paper (B.1) says "shifted Gamma" and gives no parameters; the defaults are ours.
     """
 
-    loc_tokens: Annotated[int, Field(ge=0)]
-    shape: Annotated[float, Field(gt=0)]
-    mean_tokens: Annotated[float, Field(gt=0)]
+    loc_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)]
+    shape: Annotated[float, Field(ge=1e-3, le=1e6)]
+    mean_tokens: Annotated[float, Field(gt=0, le=MAX_TOKENS)]
 
     @model_validator(mode="after")
     def _mean_above_loc(self) -> Self:
@@ -90,7 +102,7 @@ class Root(Strict):
 
     name: Name
     region: Name
-    demand: Annotated[float, Field(ge=0)]
+    demand: Annotated[float, Field(ge=0, le=1e12)]
     reachable: tuple[Name, ...] | None = None
 
 
@@ -119,10 +131,10 @@ class DemandProfile(Strict):
     diurnal_amplitude: Annotated[float, Field(ge=0, le=1)] = 0.0
     peak_hour: Annotated[float, Field(ge=0, lt=24)] = 14.0
     start_hour_utc: Annotated[float, Field(ge=0, lt=168)] = 0.0
-    day_s: Annotated[float, Field(ge=1)] = 86_400.0
+    day_s: Annotated[float, Field(ge=1, le=MAX_SECONDS)] = 86_400.0
     weekend_factor: Annotated[float, Field(ge=0, le=10)] = 1.0
     synchronised_fraction: Fraction = 0.0
-    synchronised_period_s: Annotated[float, Field(ge=0.01)] = 60.0
+    synchronised_period_s: Annotated[float, Field(ge=0.01, le=MAX_SECONDS)] = 60.0
     synchronised_width_s: PositiveSeconds = 0.1
 
     @model_validator(mode="after")
@@ -133,6 +145,9 @@ class DemandProfile(Strict):
                 f"synchronised_period_s = {self.synchronised_period_s}"
             )
         return self
+
+
+Column = Annotated[str, Field(max_length=200)]
 
 
 class Trace(Strict):
@@ -146,18 +161,18 @@ class Trace(Strict):
 
     path: str
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-    time_column: str
-    prompt_column: str
-    output_column: str
-    hash_ids_column: str | None = None
-    block_tokens: Annotated[int, Field(ge=1)] = 512
+    time_column: Column
+    prompt_column: Column
+    output_column: Column
+    hash_ids_column: Column | None = None
+    block_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] = 512
     time_unit_s: PositiveSeconds = 1.0
 
 
 class Demand(Strict):
     """Offered rate = utilisation x nominal rate of the whole fleet, split by the roots' demand."""
 
-    utilisation: Annotated[float, Field(gt=0, le=10)] = 0.8
+    utilisation: Annotated[Factor, Field(le=10)] = 0.8
     profile: DemandProfile = DemandProfile()
     trace: Trace | None = None
     sessions: Sessions | None = None
@@ -203,7 +218,7 @@ class Scenario(Strict):
     affinity: Affinity | None = None
     retries: Retries | None = None
     autoscaler: Autoscaler | None = None
-    disturbances: tuple[Disturbance, ...] = ()
+    disturbances: Annotated[tuple[Disturbance, ...], Field(max_length=MAX_DISTURBANCES)] = ()
     dispatch: Literal["sample", "smooth"] = "sample"
     router_delay_s: Seconds = 5e-4
     probe_interval_s: PositiveSeconds = 5e-3
@@ -211,13 +226,13 @@ class Scenario(Strict):
     warmup_s: Seconds = 20.0
     settle_s: Seconds = 0.0
     horizon_s: PositiveSeconds = 60.0
-    error_penalty: Annotated[float, Field(ge=0)] = 10.0
+    error_penalty: Annotated[float, Field(ge=0, le=1e9)] = 10.0
 
     @model_validator(mode="after")
     def _names(self) -> Self:
         cells = [cell.name for cell in self.cells]
         for key, names in (("cells", cells), ("roots", [root.name for root in self.roots])):
-            twice = sorted({name for name in names if names.count(name) > 1})
+            twice = [name for name, count in Counter(names).items() if count > 1]
             if twice:
                 raise ValueError(f"{key}: the name {twice[0]!r} stands twice; names must differ")
         for root in self.roots:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Collection
 from typing import TYPE_CHECKING
@@ -19,20 +18,25 @@ from dlb_gym.disturbance_models import (
     ServerCrash,
     SlowCell,
 )
+from dlb_gym.messages import nearest
 from dlb_gym.server_design import check_design
 from dlb_gym.sessions import mean_prompt_tokens
 
 if TYPE_CHECKING:
     from dlb_gym.scenario import Scenario
 
+MAX_STRUCK = 10_000
+"""Cells or roots that disturbances strike, each counted as often as it is struck."""
+MAX_STRUCK_ARCS = 1_000_000
+"""Arcs that are cut or longer for a time, counted likewise."""
 MAX_REMEMBERED = 10_000_000
 """Sessions in maps, sessions in caches, or views of servers by leaves that a replication keeps."""
 
 
 def nearest_key(word: str, choices: Collection[str]) -> str:
     """A hint that names the closest valid word, or nothing."""
-    close = difflib.get_close_matches(word, choices, n=1, cutoff=0.5)
-    return f"; nearest valid key: {close[0]!r}" if close else ""
+    close = nearest(word, choices)
+    return f"; nearest valid key: {close!r}" if close else ""
 
 
 def require_members(key: str, names: tuple[str, ...] | None, known: list[str]) -> None:
@@ -41,8 +45,9 @@ def require_members(key: str, names: tuple[str, ...] | None, known: list[str]) -
     Raises:
         ValueError: One of them is not known.
     """
+    valid = set(known)
     for name in names or ():
-        if name not in known:
+        if name not in valid:
             hint = nearest_key(name, known)
             raise ValueError(f"{key} names {name!r}, which does not exist{hint}")
 
@@ -57,6 +62,7 @@ def check_mechanisms(scenario: Scenario) -> None:
     _check_server(scenario)
     _check_telemetry(scenario)
     _check_intervals(scenario)
+    _check_reach(scenario)
     for index, disturbance in enumerate(scenario.disturbances):
         _check_disturbance(scenario, f"disturbances.{index}", disturbance)
         _check_once(scenario.disturbances[:index], f"disturbances.{index}", disturbance)
@@ -164,6 +170,23 @@ def _check_intervals(scenario: Scenario) -> None:
             raise ValueError(
                 f"disturbances.{index}: an autoscaler and a {each.kind} would both write a cell's "
                 "schedule: leave one of them out"
+            )
+
+
+def _check_reach(scenario: Scenario) -> None:
+    """Working out what holds when takes the square of what strikes one place."""
+    places = arcs = 0
+    for each in scenario.disturbances:
+        named = getattr(each, "cells", None) or getattr(each, "roots", None)
+        places += len(named or ("drawn",))
+        if isinstance(each, Partition | LatencyShift):
+            roots = scenario.roots if each.roots is None else each.roots
+            arcs += len(each.cells or ("drawn",)) * len(roots)
+    for count, most, what in ((places, MAX_STRUCK, "places"), (arcs, MAX_STRUCK_ARCS, "arcs")):
+        if count > most:
+            raise ValueError(
+                f"disturbances: {len(scenario.disturbances):,} of them strike {count:,} {what} in "
+                f"all; at most {most:,} are possible: leave some out or name fewer cells and roots"
             )
 
 

@@ -7,9 +7,13 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
+from dlb_gym.messages import MOST_CHARS, shown
 from dlb_gym.scenario import Scenario
 from dlb_gym.scenario_checks import nearest_key
 from dlb_gym.strict import Strict
+
+MOST_FAULTS = 20
+"""Faults that an error tells; the others are counted."""
 
 
 class ScenarioError(ValueError):
@@ -17,25 +21,36 @@ class ScenarioError(ValueError):
 
 
 def faults(error: ValidationError) -> list[str]:
-    """One line for every fault that the validation found."""
-    return [_fault(dict(item)) for item in error.errors(include_url=False)]
+    """One line for every fault that the validation found, as far as anybody reads them."""
+    found = error.errors(include_url=False)
+    lines = [_fault(dict(item)) for item in found[:MOST_FAULTS]]
+    if len(found) > MOST_FAULTS:
+        lines.append(f"and {len(found) - MOST_FAULTS:,} more faults; correct these first")
+    return lines
 
 
 def _fault(item: dict[str, Any]) -> str:
-    key = ".".join(_written([str(part) for part in item["loc"]])) or "scenario"
+    loc = [str(part)[:MOST_CHARS] for part in item["loc"]]
+    key = ".".join(_written(loc)) or "scenario"
     if item["type"] == "extra_forbidden":
-        return unknown_key([str(part) for part in item["loc"]])
+        return unknown_key(loc)
     if item["type"] == "missing":
         return f"scenario key {key!r} is missing"
+    if item["type"] == "union_tag_invalid":
+        kinds = item["ctx"]
+        return (
+            f"scenario key {key + '.kind'!r} = {shown(kinds['tag'])} is unknown; choose one of "
+            f"{kinds['expected_tags']}"
+        )
     message = item["msg"].removeprefix("Value error, ")
     if not item["loc"]:
         return f"scenario: {message}"
-    return f"scenario key {key!r}: {message} (got {str(item['input'])[:80]!r})"
+    return f"scenario key {key!r}: {message} (got {shown(item['input'])})"
 
 
 def unknown_key(key: Sequence[str]) -> str:
     """Says that a key is unknown: the nearest of its table, where it belongs, or all valid ones."""
-    *parents, last = key
+    *parents, last = (part[:MOST_CHARS] for part in key)
     key = [*_written(parents), last]
     valid = sorted({name for table in _tables_at(parents) for name in table.model_fields})
     if not parents:

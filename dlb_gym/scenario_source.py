@@ -29,7 +29,6 @@ raises `ScenarioError`, which names the key, the value, the rule and the remedy.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -38,18 +37,21 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from dlb_gym.messages import shown
 from dlb_gym.network import load_rtt_csv
 from dlb_gym.scenario import Scenario, Trace
 from dlb_gym.scenario_checks import nearest_key
 from dlb_gym.scenario_faults import ScenarioError as ScenarioError
 from dlb_gym.scenario_faults import faults, unknown_key
+from dlb_gym.scenario_text import plain, read_toml, require_counts
 from dlb_gym.trace_file import TraceFile, recognised
 
 SCENARIO_DIR = Path(__file__).parent / "scenarios"
 CLOCK = ("control_interval_s", "warmup_s", "settle_s", "horizon_s")
 """What the endpoints of one batch have in common."""
-
 ScenarioSource = str | Path | Mapping[str, Any] | Scenario
+
+_INDEX = re.compile("[0-9]{1,9}")
 
 
 @cache
@@ -57,7 +59,7 @@ def scenario_names() -> tuple[str, ...]:
     """Names of the shipped scenarios; a file of several endpoints gives one for each of them."""
     names: list[str] = []
     for path in SCENARIO_DIR.glob("*.toml"):
-        endpoints = _read_toml(path).get("endpoints", ())
+        endpoints = read_toml(path).get("endpoints", ())
         names += [f"{path.stem}/{table['name']}" for table in endpoints] or [path.stem]
     return tuple(sorted(names))
 
@@ -105,10 +107,10 @@ def load_endpoints(
             return (source,)
         return (_validated(source.model_dump(mode="python"), None, rtt_csv),)
     if isinstance(source, Mapping):
-        folder, chosen, document = None, None, source
+        folder, chosen, document = None, None, plain(source)
     else:
         path, chosen = _scenario_path(source)
-        folder, document = path.parent, _read_toml(path)
+        folder, document = path.parent, read_toml(path)
     if "endpoints" not in document:
         if chosen is not None:
             raise ScenarioError(
@@ -151,7 +153,12 @@ def override(scenario: Scenario, changes: Mapping[str, Any]) -> Scenario:
         ScenarioError: A key is unknown or the result is not valid.
         TraceError: As `scenario_from_dict`.
     """
-    return scenario_from_dict(_changed(scenario, changes))
+    if not isinstance(changes, Mapping):
+        raise ScenarioError(
+            f"changes must map dotted keys to values, as in {{'horizon_s': 30.0}}; got "
+            f"{shown(changes)}"
+        )
+    return scenario_from_dict(_changed(scenario, plain(changes)))
 
 
 def scenario_from_dict(document: Mapping[str, Any]) -> Scenario:
@@ -161,8 +168,9 @@ def scenario_from_dict(document: Mapping[str, Any]) -> Scenario:
         ScenarioError: With one line for every fault.
         TraceError: Its trace has to be read for what is left out, and cannot be.
     """
+    require_counts(document)
     try:
-        return Scenario.model_validate(_tuples(_with_trace(document)))
+        return Scenario.model_validate(plain(_with_trace(document)))
     except ValidationError as error:
         raise ScenarioError("\n".join(faults(error))) from None
 
@@ -181,7 +189,7 @@ def _validated(
 def _endpoints(document: Mapping[str, Any], chosen: str | None) -> dict[str, dict[str, Any]]:
     """The documents of all endpoints by name, or of the one that is chosen."""
     tables = document["endpoints"]
-    if not isinstance(tables, Sequence) or not tables or isinstance(tables, str):
+    if not isinstance(tables, list | tuple) or not tables:
         raise ScenarioError("scenario key 'endpoints' must list at least one table")
     if not isinstance(document.get("name"), str):
         raise ScenarioError("scenario key 'name' is missing or no text")
@@ -192,7 +200,7 @@ def _endpoints(document: Mapping[str, Any], chosen: str | None) -> dict[str, dic
         if not isinstance(name, str) or not re.fullmatch(r"[\w-]+", name):
             raise ScenarioError(
                 f"scenario key 'endpoints.{index}.name' must consist of letters, digits, '_' and "
-                f"'-' (got {str(name)[:80]!r})"
+                f"'-' (got {shown(name)})"
             )
         if name in found:
             raise ScenarioError(f"endpoints: the name {name!r} stands twice; names must differ")
@@ -201,7 +209,7 @@ def _endpoints(document: Mapping[str, Any], chosen: str | None) -> dict[str, dic
         return found
     if chosen not in found:
         raise ScenarioError(
-            f"scenario {document['name']!r} has no endpoint {chosen!r}"
+            f"scenario {shown(document['name'])} has no endpoint {shown(chosen)}"
             f"{nearest_key(chosen, found)}; endpoints: {', '.join(found)}"
         )
     return {chosen: found[chosen]}
@@ -241,12 +249,13 @@ def _on_its_base(document: Mapping[str, Any]) -> Mapping[str, Any]:
     if "base" not in document:
         return document
     base = document["base"]
-    if base not in _shipped_files():
+    if not isinstance(base, str) or base not in _shipped_files():
         raise ScenarioError(
-            f"base = {base!r} is no shipped scenario{nearest_key(str(base), scenario_names())}; "
+            f"base = {shown(base)} is no shipped scenario"
+            f"{nearest_key(base, scenario_names()) if isinstance(base, str) else ''}; "
             f"shipped: {', '.join(scenario_names())}"
         )
-    whole = _read_toml(SCENARIO_DIR / f"{base}.toml")
+    whole = read_toml(SCENARIO_DIR / f"{base}.toml")
     if "endpoints" in whole:
         raise ScenarioError(f"base = {base!r} lists several endpoints; a base is one scenario")
     if "base" in whole:
@@ -289,16 +298,23 @@ def _with_trace(document: Mapping[str, Any], folder: Path | None = None) -> Mapp
 
 def _with_measured_rtt(document: Mapping[str, Any], path: str | Path) -> Mapping[str, Any]:
     """The document with the file's round trips as `network.rtt_s`."""
-    unmeasured = {**document, "network": {**document.get("network", {}), "rtt_s": None}}
+    network = document.get("network", {})
+    if not isinstance(network, Mapping):
+        raise ScenarioError(f"scenario key 'network' must be a table (got {shown(network)})")
+    unmeasured = {**document, "network": {**network, "rtt_s": None}}
     regions: dict[str, list[str]] = {}
     for key in ("roots", "cells"):
         places = unmeasured.get(key)
-        if not places or not all(isinstance(p, Mapping) and "region" in p for p in places):
+        if not isinstance(places, list | tuple) or not places or not all(map(_has_region, places)):
             raise ScenarioError(f"scenario key {key!r} must list tables with a region each")
-        regions[key] = [str(place["region"]) for place in places]
+        regions[key] = [place["region"] for place in places]
     rtt_s = load_rtt_csv(path).between(regions["roots"], regions["cells"])
     unmeasured["network"] = {**unmeasured["network"], "rtt_s": rtt_s.tolist()}
     return unmeasured
+
+
+def _has_region(place: object) -> bool:
+    return isinstance(place, Mapping) and isinstance(place.get("region"), str)
 
 
 def _shipped_files() -> set[str]:
@@ -307,6 +323,11 @@ def _shipped_files() -> set[str]:
 
 def _scenario_path(source: str | Path) -> tuple[Path, str | None]:
     """The file of a scenario that is no dictionary, and the endpoint of it that is named."""
+    if not isinstance(source, str | Path):
+        raise ScenarioError(
+            f"scenario = {shown(source)} must be a name, the path of a TOML file, a dictionary or "
+            "a Scenario"
+        )
     path, endpoint = Path(source), None
     shipped = _shipped_files()
     if path.suffix != ".toml" and (path.parent.suffix == ".toml" or str(path.parent) in shipped):
@@ -315,31 +336,17 @@ def _scenario_path(source: str | Path) -> tuple[Path, str | None]:
         if str(path) in shipped:
             return SCENARIO_DIR / f"{path}.toml", endpoint
         raise ScenarioError(
-            f"scenario {str(source)!r} is not shipped{nearest_key(str(source), scenario_names())}; "
+            f"scenario {shown(str(source))} is not shipped"
+            f"{nearest_key(str(source), scenario_names())}; "
             f"shipped: {', '.join(scenario_names())}; a file's name must end in .toml"
         )
-    if not path.is_file():
-        raise ScenarioError(f"scenario file {str(path)!r} does not exist or is not a file")
     return path, endpoint
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise ScenarioError(f"scenario file {str(path)!r} is not readable TOML: {error}") from error
-
-
-def _tuples(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _tuples(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return tuple(_tuples(item) for item in value)
-    return value
 
 
 def _assign(document: dict[str, Any], key: str, value: Any) -> None:
     """Sets a dotted key in a nested document in place."""
+    if not isinstance(key, str):
+        raise ScenarioError(f"scenario key {shown(key)} must be text")
     target: Any = document
     *parents, last = key.split(".")
     walked: list[str] = []
@@ -353,7 +360,7 @@ def _assign(document: dict[str, Any], key: str, value: Any) -> None:
         and not _replaces(key, value, current)
     ):
         for name, item in value.items():
-            _assign(current, str(name), item)
+            _assign(current, name, item)
         return
     if isinstance(target, list):
         target[int(last)] = value
@@ -383,6 +390,6 @@ def _step_into(target: Any, part: str, key: str, missing_allowed: bool = False) 
         if isinstance(target[part], tuple):
             target[part] = list(target[part])
         return target[part]
-    if isinstance(target, list) and part.isdigit() and int(part) < len(target):
+    if isinstance(target, list) and _INDEX.fullmatch(part) and int(part) < len(target):
         return target[int(part)]
-    raise ScenarioError(f"scenario key {key!r} does not lead to a value; check its parts")
+    raise ScenarioError(f"scenario key {shown(key)} does not lead to a value; check its parts")

@@ -12,18 +12,21 @@ from numpy.typing import NDArray
 from dlb_gym.engine import layout
 from dlb_gym.episodes import EpisodeSource
 from dlb_gym.measurements import ERROR_KINDS, quantile_s
+from dlb_gym.messages import shown, whole
 from dlb_gym.observation import Observation
 from dlb_gym.policy import Decision, TaskSpec, check_decision, proportional
 from dlb_gym.rates import nominal_rates_rps, offered_rate_rps, zero_load_time_s
 from dlb_gym.reward import RewardFacts, make_reward
 from dlb_gym.scenario import Scenario
 from dlb_gym.simulator import Simulator
+from dlb_gym.sizes import Axes, require_room
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 DRAIN_INTERVALS = 100
+MAX_SEED = 2**63 - 1
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
 
@@ -71,17 +74,18 @@ class Task:
     ) -> None:
         self._source = source
         self._reward = make_reward(reward, num_replications)
-        if max_episode_steps is not None and max_episode_steps < 1:
+        if max_episode_steps is not None and whole("max_episode_steps", max_episode_steps) < 1:
             raise ValueError(f"max_episode_steps = {max_episode_steps} must be at least 1")
         self._max_episode_steps = max_episode_steps
         roots, cells = source.max_roots, source.max_cells
         if max_cells is not None:
-            if max_cells < max(roots, cells):
+            if whole("max_cells", max_cells) < max(roots, cells):
                 raise ValueError(
                     f"max_cells = {max_cells} is too small for {roots} roots and {cells} cells; "
                     "raise it or leave it out"
                 )
             roots = cells = max_cells
+        require_room(f"max_cells = {max_cells}", Axes(roots, cells), num_replications)
         self.simulator = Simulator(num_replications, roots, cells, log)
         self.spec = TaskSpec(roots, cells, Observation(roots, cells))
         n = num_replications
@@ -139,8 +143,11 @@ class Task:
             raise ValueError(
                 f"{len(seeds)} seeds for {len(chosen)} rows; give one seed for every row"
             )
-        if min(seeds) < 0:
-            raise ValueError(f"seed = {min(seeds)} is negative; seeds must be at least 0")
+        for seed in seeds:
+            if whole("seed", seed) < 0:
+                raise ValueError(f"seed = {seed} is negative; seeds must be at least 0")
+            if seed > MAX_SEED:
+                raise ValueError(f"seed = {shown(seed)} must be at most {MAX_SEED}; choose another")
         self.seeds[chosen] = seeds
         self.episodes[chosen] = -1
 

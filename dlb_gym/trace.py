@@ -23,13 +23,16 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
+from dlb_gym.messages import shown
 from dlb_gym.scenario import Trace
+from dlb_gym.strict import MAX_SECONDS, MAX_TOKENS
 from dlb_gym.trace_file import Row, TraceError, TraceFile, recognised
-from dlb_gym.trace_sessions import SessionFinder, block_ids
+from dlb_gym.trace_sessions import MAX_BLOCKS, SessionFinder, block_ids
 
-MAX_TOKENS = 100_000_000
-"""More tokens than this in one request are taken for a wrong column."""
+SHORTEST_S = 1e-6
+"""Between the first and the last request of a trace; a shorter one is a slip in its unit."""
 
 _WALL_CLOCK = re.compile(
     r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?\s?(Z|[+-]\d\d:?\d\d)?"
@@ -90,21 +93,26 @@ def describe_trace(
 
     Raises:
         TraceError: The file cannot be read, is empty or larger than `trace_file.MAX_TRACE_BYTES`,
-            a named column does not exist, or the columns are not known and not all named.
+            a named column does not exist, the columns are not known and not all named, or a number
+            is out of bounds.
     """
     file = TraceFile(path)
     columns = recognised(file, time_column, prompt_column, output_column)
     file.require_columns(hash_ids_column)
-    return Trace(
-        path=str(path),
-        sha256=file.sha256,
-        time_column=columns.time_column,
-        prompt_column=columns.prompt_column,
-        output_column=columns.output_column,
-        time_unit_s=columns.time_unit_s if time_unit_s is None else time_unit_s,
-        hash_ids_column=hash_ids_column,
-        block_tokens=block_tokens,
-    )
+    try:
+        return Trace(
+            path=str(path),
+            sha256=file.sha256,
+            time_column=columns.time_column,
+            prompt_column=columns.prompt_column,
+            output_column=columns.output_column,
+            time_unit_s=columns.time_unit_s if time_unit_s is None else time_unit_s,
+            hash_ids_column=hash_ids_column,
+            block_tokens=block_tokens,
+        )
+    except ValidationError as error:
+        wrong = [f"{item['loc'][0]}: {item['msg']}" for item in error.errors()]
+        raise TraceError(f"{file.name} cannot be described; {'; '.join(wrong)}") from None
 
 
 def load_trace(trace: Trace) -> TraceColumns:
@@ -116,12 +124,13 @@ def load_trace(trace: Trace) -> TraceColumns:
             tokens at all, or a line that is not sorted or holds no valid number.
     """
     by_content = trace.model_copy(update={"path": ""})
-    if by_content not in _loaded:
+    columns = _loaded.get(by_content)
+    if columns is None:
         columns = _read(trace)
-        while len(_loaded) >= _CACHED_TRACES:
-            _loaded.pop(next(iter(_loaded)))
+        for oldest in list(_loaded)[: 1 - _CACHED_TRACES]:
+            _loaded.pop(oldest, None)  # another thread may have taken it out meanwhile
         _loaded[by_content] = columns
-    return _loaded[by_content]
+    return columns
 
 
 _loaded: dict[Trace, TraceColumns] = {}
@@ -159,7 +168,8 @@ def _columns(file: TraceFile, trace: Trace) -> TraceColumns:
         time_s = instant.since(first, place)
         if times and time_s < times[-1]:
             raise TraceError(
-                f"{place}: the time {value!r} comes before {last!r}, that of the request above; "
+                f"{place}: the time {shown(value)} comes before {shown(last)}, that of the request "
+                "above; "
                 f"sort the file by {trace.time_column!r}"
             )
         last = value
@@ -193,6 +203,11 @@ class _Turns:
                 "correct block_tokens or the line"
             )
         turn = self._finder.add(blocks, prompt_tokens)
+        if self._finder.blocks > MAX_BLOCKS:
+            raise TraceError(
+                f"{place}: {self._column} has named more than {MAX_BLOCKS:,} different blocks by "
+                "here, more than are kept in memory; cut out a time window"
+            )
         self._sessions.append(turn.session)
         self._prefixes.append(turn.prefix_tokens)
 
@@ -212,6 +227,11 @@ def _require_rate(file: TraceFile, columns: TraceColumns) -> None:
         raise TraceError(
             f"{file.name}: all {count} requests have the same time, so there is no rate to "
             "replay; give a trace with two or more different times"
+        )
+    if not SHORTEST_S <= columns.time_s[-1] <= MAX_SECONDS:
+        raise TraceError(
+            f"{file.name}: {columns.time_s[-1]:.3g} s lie between its first and last request; they "
+            f"must be {SHORTEST_S:g} to {MAX_SECONDS:g} s: correct the times or time_unit_s"
         )
     if not (columns.prompt_tokens.any() or columns.output_tokens.any()):
         raise TraceError(f"{file.name}: no request has any tokens; check the column names")
@@ -247,7 +267,9 @@ def _instant(value: object, unit_s: float, place: str) -> _Instant:
     except ValueError:
         return _Instant(_wall_clock_ns(str(value), unit_s, place), 0.0)
     if not math.isfinite(number):
-        raise TraceError(f"{place}: the time {value!r} is not finite; correct or drop the line")
+        raise TraceError(
+            f"{place}: the time {shown(value)} is not finite; correct or drop the line"
+        )
     return _Instant(None, number * unit_s)
 
 
@@ -260,13 +282,13 @@ def _wall_clock_ns(text: str, unit_s: float, place: str) -> int:
         whole = datetime.fromisoformat(f"{date}T{time}{offset or '+00:00'}")
     except ValueError:
         raise TraceError(
-            f"{place}: the time {text[:80]!r} is neither a number nor wall clock as "
+            f"{place}: the time {shown(text)} is neither a number nor wall clock as "
             "'2023-11-16 18:15:46.6805900'; correct the line or name another time column"
         ) from None
     if unit_s != 1.0:
         raise TraceError(
-            f"{place}: time_unit_s = {unit_s} has no meaning for the wall-clock time {text!r}; "
-            "leave it at 1"
+            f"{place}: time_unit_s = {unit_s} has no meaning for the wall-clock time "
+            f"{shown(text)}; leave it at 1"
         )
     since_epoch = whole - datetime(1970, 1, 1, tzinfo=UTC)
     seconds = since_epoch.days * 86_400 + since_epoch.seconds
@@ -280,7 +302,7 @@ def _tokens(value: object, column: str, place: str) -> float:
         number = math.nan
     if not (0 <= number <= MAX_TOKENS and number.is_integer()):
         raise TraceError(
-            f"{place}: {column} = {str(value)[:80]!r} must be a whole number from 0 to "
+            f"{place}: {column} = {shown(value)} must be a whole number from 0 to "
             f"{MAX_TOKENS}; correct or drop the line"
         )
     return number

@@ -8,15 +8,21 @@ import hashlib
 import io
 import json
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from dlb_gym.input_files import InputFileError, input_path, read_whole
+from dlb_gym.messages import nearest
+
 MAX_TRACE_BYTES = 256 * 2**20
 """Largest trace, in bytes of text (gzip undone): some six million rows of the Azure traces."""
+MAX_LINE_CHARS = 2**22
+"""Longest line; that of a request of a million tokens in blocks of 16 has a tenth of it."""
+MAX_COLUMNS = 1_000
 
 _CSV_ENDINGS = (".csv", ".csv.gz")
 _ENDINGS = (*_CSV_ENDINGS, ".jsonl", ".jsonl.gz")
@@ -80,19 +86,21 @@ class TraceFile:
     """
 
     def __init__(self, path: str | Path) -> None:
-        path = Path(path)
+        try:
+            path = input_path(path, "a trace")
+        except InputFileError as error:
+            raise TraceError(str(error)) from None
         self.name = f"trace {str(path)!r}"
         if not path.name.endswith(_ENDINGS):
             raise TraceError(f"{self.name} must end in one of {', '.join(_ENDINGS)}")
         try:
-            with path.open("rb") as file:
-                content = file.read(MAX_TRACE_BYTES + 1)
+            content = read_whole(path, MAX_TRACE_BYTES, "cut out a time window")
             self.sha256 = hashlib.sha256(content).hexdigest()
             if path.suffix == ".gz":
                 with gzip.open(io.BytesIO(content)) as file:
                     content = file.read(MAX_TRACE_BYTES + 1)
-        except FileNotFoundError:
-            raise TraceError(f"{self.name} does not exist; check the path") from None
+        except InputFileError as error:
+            raise TraceError(f"{self.name} {error}") from error
         except (OSError, EOFError, zlib.error) as error:
             raise TraceError(f"{self.name} cannot be read: {error}; restore the file") from error
         if len(content) > MAX_TRACE_BYTES:
@@ -124,8 +132,8 @@ class TraceFile:
         header = self.header()
         for column in columns:
             if column is not None and column not in header:
-                close = get_close_matches(column, header, n=1, cutoff=0.5)
-                hint = f"; nearest valid name: {close[0]!r}" if close else ""
+                close = nearest(column, header)
+                hint = f"; nearest valid name: {close!r}" if close else ""
                 raise TraceError(
                     f"{self.name} has no column {column!r}{hint}; "
                     f"its columns are {', '.join(header)[:300]}"
@@ -144,9 +152,22 @@ class TraceFile:
         binary = io.BytesIO(self._content)
         return io.TextIOWrapper(binary, encoding="utf-8-sig", errors="replace", newline="")
 
+    def _lines(self) -> Iterator[str]:
+        """Lines, none of which takes much memory when its values are told apart."""
+        text = self._text()
+        number = 0
+        while line := text.readline(MAX_LINE_CHARS + 1):
+            number += 1
+            if len(line) > MAX_LINE_CHARS:
+                raise TraceError(
+                    f"{self.name}, line {number}: more than {MAX_LINE_CHARS:,} characters; correct "
+                    "or drop the line"
+                )
+            yield line
+
     def _csv_lines(self) -> Iterator[tuple[int, list[str]]]:
         """Line number and values of every row that is not blank."""
-        reader = csv.reader(self._text(), strict=True)
+        reader = csv.reader(self._lines(), strict=True)
         try:
             for row in reader:
                 if row:
@@ -161,7 +182,12 @@ class TraceFile:
         header = [name.strip() for name in values]
         if not header:
             raise TraceError(f"{self.name} is empty; give a file with a header and requests")
-        twice = [name for name in header if header.count(name) > 1]
+        if len(header) > MAX_COLUMNS:
+            raise TraceError(
+                f"{self.name} has {len(header):,} columns; at most {MAX_COLUMNS:,} are read: keep "
+                "those that are used"
+            )
+        twice = [name for name, count in Counter(header).items() if count > 1]
         if twice:
             raise TraceError(f"{self.name}: the column {twice[0]!r} stands twice; rename one")
         return header
@@ -179,11 +205,11 @@ class TraceFile:
             yield Row(line, index_of, values)
 
     def _json_rows(self) -> Iterator[Row]:
-        for line, text in enumerate(self._text(), start=1):
+        for line, text in enumerate(self._lines(), start=1):
             if not text.strip():
                 continue
             try:
-                item = json.loads(text)
+                item = json.loads(text, object_pairs_hook=_table)
             except (ValueError, RecursionError) as error:
                 raise TraceError(
                     f"{self.name}, line {line}: not valid JSON ({error}); correct or drop the line"
@@ -193,6 +219,15 @@ class TraceFile:
                     f"{self.name}, line {line}: not a JSON object; write names and values in braces"
                 )
             yield Row(line, {key: index for index, key in enumerate(item)}, list(item.values()))
+
+
+def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; of a name that stands twice, nobody knows which value is meant."""
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        twice = next(name for name, count in Counter(n for n, _ in pairs).items() if count > 1)
+        raise ValueError(f"the name {twice[:80]!r} stands twice")
+    return table
 
 
 def recognised(

@@ -18,9 +18,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from dlb_gym.messages import shown
 from dlb_gym.trace_file import TraceError
 
 MAX_BLOCK_ID = 2**64 - 1
+MAX_BLOCKS = 10_000_000
+"""Different blocks of a trace: about 1.5 GB while it is read. Mooncake's have 0.2 million."""
 
 _NO_SESSION = -1
 
@@ -44,6 +47,11 @@ class SessionFinder:
         self._last_holder: dict[int, int] = {}
         self._holders: list[tuple[int, int]] = []  # session and blocks of every request with blocks
         self._sessions = 0
+
+    @property
+    def blocks(self) -> int:
+        """How many different blocks were seen."""
+        return len(self._last_holder)
 
     def run(self, blocks: Sequence[int]) -> int:
         """How many of the leading blocks stood in prompts added before."""
@@ -81,7 +89,7 @@ def block_ids(value: object, column: str, place: str) -> list[int]:
     items = value.split() if isinstance(value, str) else value
     if not isinstance(items, list):
         raise TraceError(
-            f"{place}: {column} = {str(value)[:80]!r} must be a list of block ids, or text with "
+            f"{place}: {column} = {shown(value)} must be a list of block ids, or text with "
             "spaces between them; correct or drop the line, or name another hash_ids_column"
         )
     return [_block_id(item, column, place) for item in items]
@@ -95,7 +103,7 @@ def _block_id(item: object, column: str, place: str) -> int:
         number = int(item)
     if not 0 <= number <= MAX_BLOCK_ID:
         raise TraceError(
-            f"{place}: {column} holds {str(item)[:40]!r}; every block id must be a whole number "
+            f"{place}: {column} holds {shown(item)}; every block id must be a whole number "
             f"from 0 to {MAX_BLOCK_ID}; correct or drop the line"
         )
     return number

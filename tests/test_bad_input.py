@@ -22,6 +22,10 @@ def wrong(kind: str, shape: tuple[int, ...]) -> Any:
     return action
 
 
+class Unusable:
+    """Nothing that a number can be made of."""
+
+
 MESSAGES = {
     "shape": r"action has shape \(\d, 6, 5\); it must be \(\d, 6, 6\)",
     "nan": "action of replication 0, root 2, cell 3 is nan; every entry must be a finite number",
@@ -72,6 +76,49 @@ def test_a_nan_is_refused_in_a_running_row_beside_an_ended_one() -> None:
     ignored[0] = np.nan
     for one, two in zip(env.step(ignored)[:4], twin.step(action)[:4], strict=True):
         assert one.tobytes() == two.tobytes()
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        [["a"] * 6] * 6,
+        [[0.5] * 6] * 5 + [[0.5]],
+        np.full(SHAPE, 1j),
+        np.zeros(SHAPE, "datetime64[s]"),
+        [[Unusable()] * 6] * 6,
+        [[10**400] * 6] * 6,
+        {"routing": 1.0},
+        "weights",
+    ],
+)
+def test_what_holds_no_real_numbers_is_no_action(action: Any) -> None:
+    """Imaginary parts among them, which numpy would drop with a warning."""
+    single, batch = DLBEnv(changes=short()), DLBVectorEnv(1, changes=short())
+    single.reset(seed=0)
+    batch.reset(seed=0)
+    for step in (lambda: single.step(action), lambda: batch.step([action])):
+        with pytest.raises(ValueError, match="action holds no real numbers"):
+            step()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int8, np.uint64, bool, object])
+def test_an_action_of_another_type_is_the_same_action(dtype: Any) -> None:
+    env, twin = DLBEnv(changes=short()), DLBEnv(changes=short())
+    env.reset(seed=0)
+    twin.reset(seed=0)
+    action = np.eye(6, dtype=np.float32)
+    assert env.step(action.astype(dtype))[0].tobytes() == twin.step(action)[0].tobytes()
+
+
+def test_a_seed_beyond_what_is_kept_is_refused() -> None:
+    env, batch = DLBEnv(changes=short()), DLBVectorEnv(2, changes=short())
+    for reset in (lambda: env.reset(seed=2**63), lambda: batch.reset(seed=[0, 2**63])):
+        with pytest.raises(ValueError, match="seed = '9223372036854775808' must be at most"):
+            reset()
+    for seed in ([0, 1.5], ["0", 1]):
+        with pytest.raises(ValueError, match=r"seed = '(1.5|0)' must be a whole number"):
+            batch.reset(seed=seed)
+    env.reset(seed=2**63 - 1)
 
 
 def test_a_wrong_seed_changes_nothing() -> None:
@@ -132,6 +179,21 @@ def test_wrong_seeds_of_a_batch_change_nothing(seed: Any, message: str) -> None:
         ({"reward": "latencies"}, "reward = 'latencies' is unknown; choose one of latency"),
         ({"reward": "nowhere:f"}, "'nowhere:f' cannot be imported"),
         ({"max_episode_steps": 0}, "max_episode_steps = 0 must be at least 1"),
+        ({"max_episode_steps": "5"}, "max_episode_steps = '5' must be a whole number"),
+        ({"max_episode_steps": 1.5}, "max_episode_steps = '1.5' must be a whole number"),
+        ({"max_cells": 7.0}, "max_cells = '7.0' must be a whole number"),
+        ({"max_cells": True}, "max_cells = 'True' must be a whole number"),
+        ({"scenario": 5}, "scenario = '5' must be a name, the path"),
+        ({"scenario": [["hot"]]}, "must be a name, the path"),
+        ({"changes": 5}, "changes = '5' must map dotted keys to values"),
+        ({"changes": {"demand": {"utilisaton": 1.0}}}, "'demand.utilisaton' is unknown; nearest"),
+        ({"changes": {"cells.0.servers": "8"}}, "'cells.0.servers': Input should be a valid int"),
+        ({"changes": {"network.rtt_s": [[-0.1] * 6] * 6}}, "'network.rtt_s.0.0'.*greater than or"),
+        ({"family": ["appendix_b"]}, "family .*appendix_b.* is unknown.*; families: appendix_b"),
+        ({"action": ["weights"]}, "is unknown; choose one of weights, logits"),
+        ({"reward": ["latency"]}, "reward = .* must be text"),
+        ({"trace": 5}, "a trace must be the path of a file"),
+        ({"rtt_csv": 5}, "an RTT file must be the path of a file"),
         ({"render_mode": "human"}, "render_mode = 'human' is not supported"),
         ({"changes": {"horizon_s": 0.55}}, "horizon_s = 0.55 is no whole number of control"),
     ],

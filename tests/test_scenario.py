@@ -55,10 +55,15 @@ def refusal(document: dict[str, Any]) -> str:
             "control_interval_s = 1e-09 makes 8e+10 control intervals in an episode of 80 s",
         ),
         ("probe_interval_s", 1e-8, "probe_interval_s = 1e-08 makes 8e+09 reports of a cell in an"),
-        ("horizon_s", 1e308, "control_interval_s = 0.1 makes inf control intervals"),
+        ("horizon_s", 1e9, "control_interval_s = 0.1 makes 1e+10 control intervals"),
+        ("horizon_s", 1e308, "Input should be less than or equal to 1000000000"),
         ("dispatch", "smoth", "scenario key 'dispatch': Input should be 'sample' or 'smooth'"),
         ("name", "", "scenario key 'name': String should have at least 1 character"),
-        ("disturbances", [{"kind": "flood"}], "scenario key 'disturbances.0': Input tag 'flood'"),
+        (
+            "disturbances",
+            [{"kind": "flood"}],
+            "scenario key 'disturbances.0.kind' = 'flood' is unknown; choose one of",
+        ),
         (
             "disturbances",
             [{"kind": "burst", "start": 0.7, "end": 0.7}],

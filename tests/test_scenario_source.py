@@ -126,7 +126,7 @@ def test_a_file_may_have_a_base(tmp_path: Path) -> None:
     ("document", "message"),
     [
         ({"base": "globl_six"}, "'globl_six' is no shipped scenario; nearest valid key: 'global_s"),
-        ({"base": 3}, "base = 3 is no shipped scenario"),
+        ({"base": 3}, "base = '3' is no shipped scenario"),
         ({"base": "hot"}, "has a base itself; name that one, 'global_six'"),
         ({"base": "global_six", "horizn_s": 1.0}, "'horizn_s' is unknown; nearest .*'horizon_s'"),
         ({"base": "global_six", "cells.6.servers": 1}, "'cells.6' does not lead to a value"),
@@ -144,7 +144,7 @@ def test_an_unknown_name_lists_what_is_shipped() -> None:
 
 
 def test_files_that_are_missing_or_not_toml_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match="does not exist or is not a file"):
+    with pytest.raises(ScenarioError, match="does not exist; check the path"):
         load_scenario(tmp_path / "none.toml")
     broken = tmp_path / "broken.toml"
     broken.write_bytes(b"name = \xff")

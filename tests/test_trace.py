@@ -127,7 +127,7 @@ def test_a_file_over_the_limit_is_refused_plain_or_packed(
     rows = "timestamp,input_length,output_length\n" + "".join(f"{k},1,1\n" for k in range(100))
     for name in ("a.csv", "a.csv.gz"):
         path = written(tmp_path, rows, name)
-        with pytest.raises(TraceError, match="more than 200 bytes; cut out a time window"):
+        with pytest.raises(TraceError, match=r"(at most|more than) 200 .*cut out a time window"):
             describe_trace(path)
 
 
@@ -205,7 +205,7 @@ def test_a_file_that_is_missing_empty_damaged_or_of_another_kind_is_refused(
     with pytest.raises(TraceError, match="does not exist"):
         describe_trace(tmp_path / "none.csv")
     (tmp_path / "folder.csv").mkdir()
-    with pytest.raises(TraceError, match="cannot be read"):
+    with pytest.raises(TraceError, match="is no regular file"):
         describe_trace(tmp_path / "folder.csv")
     with pytest.raises(TraceError, match="is empty"):
         describe_trace(written(tmp_path, "", "a.csv"))
