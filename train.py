@@ -3,7 +3,8 @@
     python train.py                      train, compare on held-out seeds, write runs/<name>/
     python train.py evaluate --policies flow-gradient mnlb runs/x --scenario burst --seeds 5
 
-Files of a run: config.json, checkpoints/, tensorboard/, results/, records.jsonl, report.html.
+Files of a run: config.json, checkpoints/, tensorboard/, results/, records.jsonl, report.html; see
+docs/training.md.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from typing import Annotated, Any
 import tyro
 
 from baselines import registry
+from dlb_gym.aside import write_aside
 from dlb_gym.episodes import DEFAULT_SCENARIO, FixedScenarios, episode_source
-from dlb_gym.evaluation import Result, run_all, write_aside
+from dlb_gym.evaluation import Result, run_all
+from dlb_gym.printable import printable
 from dlb_gym.reward import make_reward
 from dlb_gym.runs import FIRST_HELD_OUT_SEED, Run, require_playable, seeded
 from dlb_gym.scenario import Scenario
@@ -98,8 +101,9 @@ class Evaluate:
 
     system: Annotated[System, tyro.conf.arg(name="")] = System()
     policies: tuple[str, ...] = COMPARED
-    """Names of baselines, folders of runs, or module:attribute of a policy. A folder's files are
-    unpickled, which can run any code: give only what you trained yourself."""
+    """Names of baselines, folders of runs or of any learned policy (policy.json and
+    policy.safetensors: numbers, loading them runs no code), or module:attribute of a policy, which
+    is code and is run."""
     seeds: int = 5
     """Number of seeds."""
     settle: float = SETTLE_S
@@ -271,7 +275,7 @@ def _run_of(policy: str, system: Mapping[str, Any], label: str | None = None) ->
 
         label = label or Path(policy).resolve().name
         path, files = policy_files(policy)
-        policy, keywords = "agents.loading:TrainedPolicy", {"path": path}
+        policy, keywords = "agents.loading:load", {"path": path}
     elif ":" not in policy:
         registry.entry(policy)  # raises, naming the nearest
     return Run(policy, keywords, label=label, files=files, **system)
@@ -308,7 +312,7 @@ def _claim(run: Path, config: Mapping[str, Any]) -> None:
     """Makes the run's folder, or makes sure that it belongs to this very training."""
     path = run / "config.json"
     text = json.dumps(config, indent=1, sort_keys=True, allow_nan=False) + "\n"
-    if path.is_file() and path.read_text(encoding="utf-8") != text:
+    if path.is_file() and path.read_bytes() != text.encode():
         raise ValueError(
             f"{run} holds a training with other options (see {path}); "
             "choose another --name or delete the folder"
@@ -360,7 +364,8 @@ def _progress() -> Any:
 
 
 def _say_error(message: str) -> None:
-    sys.stderr.write(f"error: {message}\n")
+    """One line, whatever names it quotes."""
+    sys.stderr.write(f"error: {printable('; '.join(message.splitlines()))}\n")
 
 
 if __name__ == "__main__":

@@ -1,146 +1,117 @@
 """Checkpoints: folders that are complete or not there.
 
-A checkpoint `step-000123456` holds `model.zip` (weights, optimiser state, step count),
-`normalisation.pkl` (running statistics) and `state.json` (sizes and the training curve). It is
-written under another name and renamed when whole. SB3's files are pickles: load only those you
-trust.
+A checkpoint `step-000123456` holds the policy as anyone may load it (`saved_policy`) and, to resume
+this very training, `model.zip` (weights, optimiser, step count), `normalisation.pkl` (running
+statistics) and `state.json` (the training curve). SB3's two files are pickles, which run code when
+they are read: they are read by a training that goes on from its own folder and by nothing else.
 """
 
 from __future__ import annotations
 
+import io
 import json
-import os
 import pickle
-import shutil
 import zipfile
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
-FOLDER = "checkpoints"
+from agents.run_folders import checkpoint_path, checkpoints_of
+from agents.saved_policy import Tensors, write_policy
+from dlb_gym.aside import folder_aside, remove_folder, write_aside
+
 MODEL, STATISTICS, STATE = "model.zip", "normalisation.pkl", "state.json"
 KEPT = 3
-_PREFIX = "step-"
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be used; the message names the file and the remedy."""
+    """A checkpoint that no training can go on from; the message names the file and the remedy."""
 
 
 @dataclass(frozen=True)
 class State:
-    """What a checkpoint says about itself.
+    """How far a training is.
 
     Attributes:
         steps: Environment steps taken.
         starts: How often training was started or resumed.
-        num_roots: Roots of the observation.
-        num_cells: Cells of the observation.
-        network: Name of the network, see `training.NETWORKS`.
         curve: (steps, mean reward of an interval) of every rollout.
     """
 
     steps: int
     starts: int
-    num_roots: int
-    num_cells: int
-    network: str
     curve: tuple[tuple[int, float], ...]
 
 
-def write_checkpoint(run: Path, model: PPO, statistics: VecNormalize, state: State) -> Path:
-    """Writes a checkpoint of a run, drops the oldest ones, and returns its folder."""
-    folder = run / FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
-    whole = folder / f"{_PREFIX}{state.steps:09d}"
-    aside = folder / f".{whole.name}.{os.getpid()}.part"
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir()
-    model.save(aside / MODEL)
-    statistics.save(str(aside / STATISTICS))
-    (aside / STATE).write_text(json.dumps(asdict(state)), encoding="utf-8")
-    shutil.rmtree(whole, ignore_errors=True)
-    aside.replace(whole)
-    for old in _checkpoints(run)[:-KEPT]:
-        shutil.rmtree(old)
+def write_checkpoint(
+    run: Path,
+    model: PPO,
+    statistics: VecNormalize,
+    state: State,
+    policy: tuple[Mapping[str, Any], Tensors],
+) -> Path:
+    """Writes a checkpoint of a run, drops the oldest ones, and returns its folder.
+
+    Args:
+        run: Folder of the run.
+        model: To resume.
+        statistics: To resume.
+        state: To resume.
+        policy: As `exporting.exported` gives it.
+
+    Raises:
+        OSError: It cannot be written; those before it are still there.
+    """
+    whole = checkpoint_path(run, state.steps)
+    whole.parent.mkdir(parents=True, exist_ok=True)
+    packed = io.BytesIO()
+    model.save(packed)
+    with folder_aside(whole) as folder:
+        write_policy(folder, *policy)
+        write_aside(folder / MODEL, packed.getvalue())
+        write_aside(folder / STATISTICS, pickle.dumps(statistics))
+        write_aside(folder / STATE, json.dumps(asdict(state)))
+    for old in checkpoints_of(run)[:-KEPT]:
+        remove_folder(old)
     return whole
 
 
-def clear_parts(run: Path) -> None:
-    """Removes what a kill left half written."""
-    for part in (run / FOLDER).glob(".*.part"):
-        shutil.rmtree(part)
-
-
-def _checkpoints(run: Path) -> list[Path]:
-    return sorted((run / FOLDER).glob(f"{_PREFIX}*"))
-
-
-def latest_checkpoint(run: Path) -> Path | None:
-    """The newest checkpoint of a run, if it has one."""
-    found = _checkpoints(run)
-    return found[-1] if found else None
-
-
-def resolve(path: str | Path) -> Path:
-    """The checkpoint that a path means: itself, or the newest of the run there.
-
-    Raises:
-        CheckpointError: There is none.
-    """
-    folder = Path(path)
-    if folder.name.startswith(_PREFIX):
-        found: Path | None = folder
-    else:
-        found = latest_checkpoint(folder)
-    if found is None or not found.is_dir():
+def _file(checkpoint: Path, name: str) -> Path:
+    path = checkpoint / name
+    if not path.is_file():
         raise CheckpointError(
-            f"{str(folder)!r} holds no trained policy: there is no folder {FOLDER}/{_PREFIX}*; "
-            "give the folder of a run of train.py"
+            f"checkpoint {str(checkpoint)!r} lacks {name}; delete its folder, the one before it "
+            "will serve, or train again"
         )
-    return found
-
-
-def files(checkpoint: Path) -> tuple[Path, ...]:
-    """The files of a checkpoint.
-
-    Raises:
-        CheckpointError: One of them is missing.
-    """
-    found = tuple(checkpoint / name for name in (MODEL, STATISTICS, STATE))
-    for path in found:
-        if not path.is_file():
-            raise CheckpointError(
-                f"checkpoint {str(checkpoint)!r} lacks {path.name}; delete its folder, the one "
-                "before it will serve, or train again"
-            )
-    return found
+    return path
 
 
 def read_state(checkpoint: Path) -> State:
-    """What a checkpoint says about itself.
+    """How far the training was.
 
     Raises:
         CheckpointError: The file is missing or not readable.
     """
-    path = files(checkpoint)[2]
+    path = _file(checkpoint, STATE)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         curve = tuple((int(steps), float(reward)) for steps, reward in content.pop("curve"))
-        return State(**content, curve=curve)
-    except (ValueError, TypeError, KeyError) as error:
+        return State(int(content.pop("steps")), int(content.pop("starts")), curve)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise _unreadable(path, error) from error
 
 
 def read_model(checkpoint: Path, env: VecEnv | None = None) -> PPO:
-    """The model, on the CPU, continuing on `env` if given.
+    """The model, on the CPU, continuing on `env` if given; runs code that the file holds.
 
     Raises:
         CheckpointError: The file is missing or not readable.
     """
-    path = files(checkpoint)[0]
+    path = _file(checkpoint, MODEL)
     try:
         return PPO.load(path, env=env, device="cpu")
     except _UNREADABLE as error:
@@ -148,12 +119,12 @@ def read_model(checkpoint: Path, env: VecEnv | None = None) -> PPO:
 
 
 def read_statistics(checkpoint: Path) -> VecNormalize:
-    """The running statistics, without an environment.
+    """The running statistics, without an environment; runs code that the file holds.
 
     Raises:
         CheckpointError: The file is missing or not readable.
     """
-    path = files(checkpoint)[1]
+    path = _file(checkpoint, STATISTICS)
     try:
         statistics = pickle.loads(path.read_bytes())
     except _UNREADABLE as error:

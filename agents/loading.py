@@ -1,4 +1,9 @@
-"""Trained policies that act like any other. Loading one unpickles files: load your own only."""
+"""Learned policies that act like any other. Loading one runs no code, whoever it comes from.
+
+What is read are the two files of `saved_policy`: text and numbers. SB3's zip and the pickles beside
+them in a checkpoint serve only to resume one's own training (`checkpoints`); nothing here opens
+them.
+"""
 
 from __future__ import annotations
 
@@ -8,90 +13,123 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from agents.checkpoints import (
-    CheckpointError,
-    files,
-    read_model,
-    read_state,
-    read_statistics,
-    resolve,
-)
-from agents.networks import ArcNetwork, ArcPolicy
+from agents.networks import ArcActor, MlpActor
+from agents.run_folders import CHECKPOINTS, latest_checkpoint, owner_of
+from agents.saved_policy import DESCRIPTION, MEAN, TENSORS, VARIANCE, SavedPolicy, read_policy
+from agents.saved_policy import LoadError as LoadError
 from dlb_gym.actions import to_routing
-from dlb_gym.observation import Observation
 from dlb_gym.policy import Decision, Information, Policy, TaskSpec
 
 
-class TrainedPolicy(Policy):
-    """Acts with what `training.train` saved: the mean action, no noise.
+def load(path: str | Path, name: str | None = None) -> LearnedPolicy:
+    """The learned policy in a folder.
+
+    Args:
+        path: Folder of a run of train.py, whose newest checkpoint counts, or any folder that holds
+            `policy.json` and `policy.safetensors`.
+        name: Label in results; by default the name of the run's folder.
+
+    Raises:
+        LoadError: There is none, or it cannot be used (see `saved_policy.read_policy`).
+    """
+    folder = _folder(path)
+    return LearnedPolicy(read_policy(folder), name or owner_of(folder))
+
+
+def policy_files(path: str | Path) -> tuple[str, tuple[str, ...]]:
+    """The folder that a path means now, and the files whose content decides what the policy does.
+
+    Raises:
+        LoadError: There is no learned policy.
+    """
+    folder = _folder(path)
+    read_policy(folder)
+    return str(folder), tuple(str(folder / name) for name in (DESCRIPTION, TENSORS))
+
+
+def _folder(path: str | Path) -> Path:
+    """The folder with the files: the path itself, or the newest checkpoint of the run there."""
+    given = Path(path)
+    if given.is_file():
+        raise LoadError(
+            f"{str(path)!r} is a file; give the folder that holds {DESCRIPTION} and {TENSORS}. "
+            "An SB3 zip serves only to resume one's own training and is never evaluated"
+        )
+    if (given / DESCRIPTION).exists() or (given / TENSORS).exists():
+        return given
+    newest = latest_checkpoint(given)
+    if newest is None:
+        raise LoadError(
+            f"{str(path)!r} holds no learned policy: there is neither {DESCRIPTION} nor a folder "
+            f"{CHECKPOINTS}/step-*; give the folder of a run of train.py"
+        )
+    return newest
+
+
+class LearnedPolicy(Policy):
+    """Acts with the mean action, no noise.
 
     It is `local` if its network is the one shared by all arcs, and `central` otherwise.
 
     Args:
-        path: Folder of a run of train.py, whose newest checkpoint counts, or of a checkpoint.
-        name: Label in results; by default the name of the run's folder.
-
-    Raises:
-        CheckpointError: There is no checkpoint, or it is incomplete or unreadable.
+        saved: What was trained.
+        name: Label in results.
     """
 
-    def __init__(self, path: str, name: str | None = None) -> None:
-        self.checkpoint = resolve(path)
-        self.name = name or self.checkpoint.resolve().parents[1].name
-        self._state = read_state(self.checkpoint)
-        self._statistics = read_statistics(self.checkpoint)
-        self._model = read_model(self.checkpoint)
-        local = isinstance(self._model.policy, ArcPolicy)
+    _actor: ArcActor | MlpActor  # from reset on
+
+    def __init__(self, saved: SavedPolicy, name: str) -> None:
+        self.name = name
+        self.description = saved.description
+        self._tensors = saved.tensors
+        local = saved.description.network.kind == "arc"
         self.information: Information = "local" if local else "central"
-        self._arcs: ArcNetwork | None = None
         torch.set_num_threads(1)
 
     def reset(self, spec: TaskSpec, num_replications: int, seed: int) -> None:
-        """Starts anew for a batch.
-
-        The `arc` network is rebuilt at the task's sizes with the same weights.
+        """Starts anew for a batch; the `arc` network is made at the task's sizes.
 
         Raises:
-            CheckpointError: The observation has other fields now, or a network that is not shared
-                by all arcs was trained on other sizes.
+            LoadError: A network that is not shared by all arcs was trained on other sizes.
         """
-        trained = (self._state.num_roots, self._state.num_cells)
-        size = Observation(*trained).size
-        if self._model.observation_space.shape != (size,):
-            raise CheckpointError(
-                f"policy {self.name!r} was trained on observations of shape "
-                f"{self._model.observation_space.shape}; this version's have shape {(size,)}; "
-                "train it again"
-            )
-        if isinstance(self._model.policy, ArcPolicy):
-            self._arcs = ArcNetwork(spec.num_roots, spec.num_cells)
-            self._arcs.load_state_dict(self._model.policy.mlp_extractor.state_dict())
-        elif (spec.num_roots, spec.num_cells) != trained:
-            raise CheckpointError(
+        seen = self.description.observation
+        trained, asked = (seen.num_roots, seen.num_cells), (spec.num_roots, spec.num_cells)
+        if self.information == "central" and asked != trained:
+            raise LoadError(
                 f"policy {self.name!r} was trained on {trained[0]} roots and {trained[1]} cells; "
-                f"this task has {spec.num_roots} roots and {spec.num_cells} cells; "
+                f"this task has {asked[0]} roots and {asked[1]} cells; "
                 "train on a scenario of these sizes, or the `arc` network, which fits all"
             )
+        actor = self.description.network.actor(*asked)
+        actor.load_state_dict(
+            {name: torch.from_numpy(self._tensors[name]) for name in actor.state_dict()}
+        )
+        self._actor = actor
         super().reset(spec, num_replications, seed)
 
     def act(self, observation: NDArray[np.float32]) -> Decision:
-        """The routing of the mean action."""
+        """The routing of the mean action.
+
+        Raises:
+            ValueError: The policy was never reset.
+            LoadError: The weights are so large that an action is NaN or infinite.
+        """
         admissible = self.fields(observation)["admissible"] > 0.0
-        seen = np.asarray(self._statistics.normalize_obs(observation))
-        if self._arcs is None:
-            action, _ = self._model.predict(seen, deterministic=True)
-        else:
-            with torch.no_grad():
-                means = self._arcs.forward_actor(torch.as_tensor(seen))
-            action = means.numpy().reshape(admissible.shape)
+        with torch.no_grad():
+            means = self._actor.forward_actor(torch.as_tensor(self._normalised(observation)))
+        action = means.numpy().reshape(admissible.shape)
+        if not np.isfinite(action).all():
+            raise LoadError(
+                f"policy {self.name!r} gave an action that is NaN or infinite: its weights are "
+                "finite and yet too large; train again"
+            )
         return Decision(to_routing(action, "logits", admissible))
 
-
-def policy_files(path: str | Path) -> tuple[str, tuple[str, ...]]:
-    """The checkpoint that a path means now, and the files whose content decides what it does.
-
-    Raises:
-        CheckpointError: There is no complete checkpoint.
-    """
-    checkpoint = resolve(path)
-    return str(checkpoint), tuple(str(file) for file in files(checkpoint))
+    def _normalised(self, observation: NDArray[np.float32]) -> NDArray[np.float32]:
+        rule = self.description.normalisation
+        if rule is None:
+            return observation
+        with np.errstate(over="ignore"):  # what overflows is clipped
+            deviation = np.sqrt(self._tensors[VARIANCE] + rule.epsilon)
+            normal = (observation - self._tensors[MEAN]) / deviation
+            return np.asarray(np.clip(normal, -rule.clip, rule.clip), dtype=np.float32)

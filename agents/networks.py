@@ -1,4 +1,4 @@
-"""A network that is the same for every arc.
+"""The networks, in torch alone: one that is the same for every arc, and a plain one.
 
 The action of arc (i, j) is its logit over `actions.LOGIT_SCALE`:
 
@@ -8,16 +8,15 @@ with c_j the capacity of the cell by root i's probe and f_ij the fields of the o
 logarithmic scale. w and the last layer of m start at zero, so an untrained network splits by
 capacity, and training starts from a sensible policy. Weights are shared by all arcs: one decision
 teaches all of them, and relabelling cells relabels the answer. Row i of the action reads row i of
-the observation only. The value reads all rows; training alone uses it.
+the observation only. The value reads all rows; training alone uses it, and only
+the actor is exported.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import torch
-from stable_baselines3.common.distributions import Distribution
-from stable_baselines3.common.policies import ActorCriticPolicy
 from torch import nn
 
 from dlb_gym.actions import LOGIT_SCALE
@@ -42,41 +41,34 @@ SCALE = {
 """Brings fields that are small in use to about 1 before log(1 + .); all others stay as they are."""
 
 
-class ArcNetwork(nn.Module):
-    """Means of the actions, (n, roots * cells), and what the value is read from, (n, WIDTH).
+class ArcActor(nn.Module):
+    """Means of the actions, (n, roots * cells).
 
     Args:
         num_roots: Roots of the observation.
         num_cells: Cells of the observation.
+        width: Of the hidden layers.
     """
 
     scale: torch.Tensor
 
-    def __init__(self, num_roots: int, num_cells: int) -> None:
+    def __init__(self, num_roots: int, num_cells: int, width: int = WIDTH) -> None:
         super().__init__()
         self._shape = (num_roots, num_cells, len(FIELDS))
-        self.latent_dim_pi = num_roots * num_cells
-        self.latent_dim_vf = WIDTH
         scale = torch.tensor([SCALE.get(name, 1.0) for name in FIELD_NAMES])
         self.register_buffer("scale", scale)
-        width = 2 * len(FIELDS)
-        self.direct = nn.Linear(width, 1)
+        inputs = 2 * len(FIELDS)
+        self.direct = nn.Linear(inputs, 1)
         self.arc = nn.Sequential(
-            nn.Linear(width, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH), nn.Tanh()
+            nn.Linear(inputs, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh()
         )
-        self.correction = nn.Linear(WIDTH, 1)
-        self.value = nn.Sequential(nn.Linear(width, WIDTH), nn.Tanh())
-        self.fleet = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())
+        self.correction = nn.Linear(width, 1)
 
     def start_at_capacity(self) -> None:
         """Makes the correction zero."""
         for layer in (self.direct, self.correction):
             nn.init.zeros_(layer.weight)
             nn.init.zeros_(layer.bias)
-
-    def forward(self, observation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Both outputs of observations (n, size)."""
-        return self.forward_actor(observation), self.forward_critic(observation)
 
     def forward_actor(self, observation: torch.Tensor) -> torch.Tensor:
         """Means of the actions."""
@@ -87,13 +79,6 @@ class ArcNetwork(nn.Module):
         correction = (DIRECT_GAIN * self.direct(x) + self.correction(self.arc(x)))[..., 0]
         return torch.where(arcs, (prior + correction) / LOGIT_SCALE, 0.0).flatten(1)
 
-    def forward_critic(self, observation: torch.Tensor) -> torch.Tensor:
-        """What the value is read from: a mean over all arcs."""
-        _, arcs, x = self._inputs(observation)
-        weight = arcs[..., None].to(x.dtype)
-        mean = (self.value(x) * weight).sum(dim=(1, 2)) / weight.sum(dim=(1, 2)).clamp(min=1.0)
-        return torch.as_tensor(self.fleet(mean))
-
     def _inputs(self, observation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         cube = observation.reshape(-1, *self._shape)
         arcs = cube[..., FIELD_NAMES.index("admissible")] > 0.0
@@ -103,26 +88,55 @@ class ArcNetwork(nn.Module):
         return cube, arcs, torch.cat((fields - row_mean, row_mean), dim=-1)
 
 
-class ArcPolicy(ActorCriticPolicy):
-    """SB3's actor and critic around `ArcNetwork`; the observation reaches it as it is."""
+class ArcNetwork(ArcActor):
+    """The actor, and what the value is read from, (n, WIDTH)."""
 
-    def _build_mlp_extractor(self) -> None:
-        roots, cells = self.action_space.shape or (0, 0)
-        self.mlp_extractor = ArcNetwork(roots, cells)  # type: ignore[assignment]
+    def __init__(self, num_roots: int, num_cells: int) -> None:
+        super().__init__(num_roots, num_cells)
+        self.latent_dim_pi = num_roots * num_cells
+        self.latent_dim_vf = WIDTH
+        self.value = nn.Sequential(nn.Linear(2 * len(FIELDS), WIDTH), nn.Tanh())
+        self.fleet = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())
 
-    def _build(self, lr_schedule: Any) -> None:
-        super()._build(lr_schedule)
-        self.action_net = nn.Identity()
-        if self.use_sde:
-            first = float(self.log_std_init)
-            self.log_std = nn.Parameter(torch.full((1, self.mlp_extractor.latent_dim_pi), first))
-            self.reset_noise()
-        self.mlp_extractor.start_at_capacity()  # type: ignore[operator]  # after SB3's own init
-        settings = {"lr": lr_schedule(1), **self.optimizer_kwargs}
-        self.optimizer = self.optimizer_class(self.parameters(), **settings)
+    def actor_state(self) -> dict[str, torch.Tensor]:
+        """The tensors of `ArcActor` alone."""
+        return {
+            name: tensor
+            for name, tensor in self.state_dict().items()
+            if not name.startswith(("value.", "fleet."))
+        }
 
-    def _get_action_dist_from_latent(self, latent_pi: torch.Tensor) -> Distribution:
-        if not self.use_sde:
-            return super()._get_action_dist_from_latent(latent_pi)
-        constant = torch.ones(len(latent_pi), 1)
-        return self.action_dist.proba_distribution(latent_pi, self.log_std, constant)
+    def forward(self, observation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Both outputs of observations (n, size)."""
+        return self.forward_actor(observation), self.forward_critic(observation)
+
+    def forward_critic(self, observation: torch.Tensor) -> torch.Tensor:
+        """What the value is read from: a mean over all arcs."""
+        _, arcs, x = self._inputs(observation)
+        weight = arcs[..., None].to(x.dtype)
+        mean = (self.value(x) * weight).sum(dim=(1, 2)) / weight.sum(dim=(1, 2)).clamp(min=1.0)
+        return torch.as_tensor(self.fleet(mean))
+
+
+class MlpActor(nn.Module):
+    """Means of the actions, (n, outputs), of observations (n, inputs): tanh layers, then linear.
+
+    Args:
+        inputs: Length of an observation.
+        hidden: Widths of the hidden layers.
+        outputs: Length of an action.
+    """
+
+    def __init__(self, inputs: int, hidden: Sequence[int], outputs: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        width = inputs
+        for next_width in hidden:
+            layers += [nn.Linear(width, next_width), nn.Tanh()]
+            width = next_width
+        self.hidden = nn.Sequential(*layers)
+        self.action = nn.Linear(width, outputs)
+
+    def forward_actor(self, observation: torch.Tensor) -> torch.Tensor:
+        """Means of the actions."""
+        return torch.as_tensor(self.action(self.hidden(observation)))

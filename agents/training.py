@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +19,12 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import VecNormalize
 
-from agents.checkpoints import (
-    State,
-    clear_parts,
-    latest_checkpoint,
-    read_model,
-    read_state,
-    read_statistics,
-    write_checkpoint,
-)
-from agents.networks import ArcPolicy
+from agents.arc_policy import ArcPolicy
+from agents.checkpoints import State, read_model, read_state, read_statistics, write_checkpoint
+from agents.exporting import exported, systems_trained_on
+from agents.run_folders import CHECKPOINTS, latest_checkpoint
 from agents.shared_requests import SharedRequests
+from dlb_gym.aside import clear_parts
 from dlb_gym.runs import FIRST_HELD_OUT_SEED
 from dlb_gym.sb3 import DLBVecEnv
 
@@ -144,7 +139,7 @@ def train(training: Training, run: Path, on_rollout: OnRollout | None = None) ->
         ValueError: A keyword of the environment is not valid.
     """
     torch.set_num_threads(1)  # a second thread waits for the first far longer than it helps
-    clear_parts(run)
+    clear_parts(run / CHECKPOINTS)
     last = latest_checkpoint(run)
     state = None if last is None else read_state(last)
     if last is not None and state is not None and state.steps >= training.steps:
@@ -160,11 +155,9 @@ def train(training: Training, run: Path, on_rollout: OnRollout | None = None) ->
         venv.set_venv(env)
         model = read_model(last, venv)
         curve = list(state.curve)
-    spec = env.task_spec
     keeper = _Keeper(
-        training, run, env, venv, curve, on_rollout or (lambda steps, reward: None),
-        State(0, starts + 1, spec.num_roots, spec.num_cells, training.network, ()),
-    )  # fmt: skip
+        training, run, env, venv, curve, on_rollout or (lambda steps, reward: None), starts + 1
+    )
     model.set_logger(configure(str(run / "tensorboard"), ["tensorboard"]))
     model.learn(training.steps - model.num_timesteps, callback=keeper, reset_num_timesteps=False)
     return keeper.save()
@@ -201,11 +194,12 @@ class _Keeper(BaseCallback):
 
     def __init__(
         self, training: Training, run: Path, env: SharedRequests, venv: VecNormalize,
-        curve: list[tuple[int, float]], on_rollout: OnRollout, state: State,
+        curve: list[tuple[int, float]], on_rollout: OnRollout, starts: int,
     ) -> None:  # fmt: skip
         super().__init__()
         self._training, self._run, self._env, self._venv = training, run, env, venv
-        self._curve, self._on_rollout, self._state = curve, on_rollout, state
+        self._curve, self._on_rollout, self._starts = curve, on_rollout, starts
+        self._systems = systems_trained_on(training.environment)
         self._saved_at = curve[-1][0] if curve else 0
         self._total, self._count = 0.0, 0
 
@@ -227,6 +221,13 @@ class _Keeper(BaseCallback):
 
     def save(self) -> Path:
         """Writes a checkpoint of the present."""
-        fields = asdict(self._state) | {"steps": self.num_timesteps, "curve": tuple(self._curve)}
         self._saved_at = self.num_timesteps
-        return write_checkpoint(self._run, self.model, self._venv, State(**fields))  # type: ignore[arg-type]
+        model: Any = self.model
+        trained_on = self._systems | {"seed": self._training.seed, "steps": self.num_timesteps}
+        return write_checkpoint(
+            self._run,
+            model,
+            self._venv,
+            State(self.num_timesteps, self._starts, tuple(self._curve)),
+            exported(model, self._venv, self._env.task_spec, trained_on),
+        )

@@ -11,9 +11,9 @@ of policy it runs.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dlb_gym.aside import write_aside
 from dlb_gym.policy import Policy
 from dlb_gym.rates import offered_rate_rps
 from dlb_gym.runs import Run, batches, canonical_json, package_version, require_playable
@@ -213,27 +214,29 @@ def _map(work: list[list[Run]], folder: Path, jobs: int) -> Iterator[list[Result
 def _finish(batch: list[Run], folder: Path) -> list[Result]:
     results = rollout(batch)
     for run, result in zip(batch, results, strict=True):
-        write_aside(folder / f"{run.digest}.json", canonical_json(asdict(result)))
+        content = json.loads(canonical_json(asdict(result)))  # keys are text, as they are read
+        stored = content | {"sha256": _checksum(content)}
+        write_aside(folder / f"{run.digest}.json", canonical_json(stored))
     return results
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    return hashlib.sha256(canonical_json(content).encode()).hexdigest()
 
 
 def _read(folder: Path, run: Run) -> Result | None:
     path = folder / f"{run.digest}.json"
-    if not path.is_file():
+    if not path.exists():
         return None
+    if not path.is_file():
+        raise ValueError(f"{path} is no file, where the result of a run belongs; delete it")
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
+        stored = json.loads(path.read_bytes())
+        if stored.pop("sha256") != _checksum(stored):
+            raise ValueError("it is not what was written: its checksum is another one")
+        if stored["record"]["run_digest"] != run.digest:
+            raise ValueError("it is that of another run")
         histogram = {int(index): int(count) for index, count in stored["histogram"].items()}
         return Result(stored["record"], histogram, stored["timeline"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is no result of an evaluation ({error}); delete it") from error
-
-
-def write_aside(path: Path, text: str) -> None:
-    """Writes a file that is, at every instant, the old one or the new one, never a part."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        aside.write_text(text, encoding="utf-8", newline="\n")
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)

@@ -11,8 +11,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from dlb_gym.aside import write_aside
 from dlb_gym.comparison import Record, labels
-from dlb_gym.evaluation import Result, write_aside
+from dlb_gym.evaluation import Result
+from dlb_gym.printable import printable
 from dlb_gym.report_table import Group, Table, by_scenario, table
 
 _STYLE = """
@@ -44,9 +46,9 @@ def write_report(
     Raises:
         ValueError: There is no result, or the results cannot be paired.
     """
-    target = Path(path)
+    target, content = Path(path), render(results, curve)
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_aside(target, render(results, curve))
+    write_aside(target, content)
     return target
 
 
@@ -61,7 +63,7 @@ def render(results: Sequence[Result], curve: Sequence[tuple[int, float]] = ()) -
     figures = _Figures()
     scenarios = by_scenario([result.record for result in results])
     title = "DLB evaluation: " + ", ".join(scenarios)
-    parts = [f"<h1>{escape(title)}</h1>", _facts([result.record for result in results])]
+    parts = [f"<h1>{_text(title)}</h1>", _facts([result.record for result in results])]
     for scenario in scenarios:
         own = [result for result in results if result.record["scenario"] == scenario]
         parts += _section(scenario, own, figures)
@@ -71,7 +73,7 @@ def render(results: Sequence[Result], curve: Sequence[tuple[int, float]] = ()) -
         parts += ["<h2>Training</h2>", figures.html(training_figure(curve))]
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n"
+        f"<title>{_text(title)}</title><style>{_STYLE}</style></head>\n"
         f"<body>{_joined(parts)}</body></html>\n"
     )
 
@@ -99,7 +101,7 @@ def _section(scenario: str, results: Sequence[Result], figures: _Figures) -> lis
 
     records = [result.record for result in results]
     order = labels(records)
-    parts = [f"<h2>Scenario {escape(scenario)}</h2>", _html_table(table(records))]
+    parts = [f"<h2>Scenario {_text(scenario)}</h2>", _html_table(table(records))]
     histograms = {
         label: _sum(r.histogram for r in results if r.record["label"] == label) for label in order
     }
@@ -144,7 +146,7 @@ def _facts(records: Sequence[Record]) -> str:
         "zero-load time": _listed(f"{record['zero_load_time_s']:.4g} s" for record in records),
         "dlb-gym": _listed(str(record["version"]) for record in records),
     }
-    rows = (f"<dt>{escape(key)}</dt><dd>{escape(value)}</dd>" for key, value in facts.items())
+    rows = (f"<dt>{_text(key)}</dt><dd>{_text(value)}</dd>" for key, value in facts.items())
     return f"<dl>{''.join(rows)}</dl>"
 
 
@@ -155,17 +157,22 @@ def _listed(values: Iterable[str], most: int = 8) -> str:
 
 
 def _html_table(content: Table) -> str:
-    header = "".join(f"<th>{escape(title)}</th>" for title in content.header)
+    header = "".join(f"<th>{_text(title)}</th>" for title in content.header)
     groups = "".join(_html_group(group, len(content.header)) for group in content.groups)
-    notes = "".join(f'<p class="note">{escape(note)}</p>' for note in content.notes)
+    notes = "".join(f'<p class="note">{_text(note)}</p>' for note in content.notes)
     return f'<div class="wide"><table><tr>{header}</tr>\n{groups}</table></div>{notes}'
 
 
 def _html_group(group: Group, columns: int) -> str:
     rows = "".join(
-        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>\n" for row in group.rows
+        f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>\n" for row in group.rows
     )
-    return f'<tr><td class="group" colspan="{columns}">{escape(group.title)}</td></tr>\n{rows}'
+    return f'<tr><td class="group" colspan="{columns}">{_text(group.title)}</td></tr>\n{rows}'
+
+
+def _text(name: str) -> str:
+    """Names and whatever holds one: no markup, and nothing that acts unseen."""
+    return escape(printable(name))
 
 
 def _joined(parts: Iterable[str]) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dlb_gym.measurements import bin_edges_s
+from dlb_gym.printable import printable
 
 PALETTE = (
     "#2a6fbb", "#d1602b", "#2f9e6e", "#8a5ac2", "#b8860b",
@@ -24,6 +25,11 @@ MAX_GRID = 12
 
 def _colour(index: int) -> str:
     return PALETTE[index % len(PALETTE)]
+
+
+def _text(name: str) -> str:
+    """A name for plotly, which reads texts as HTML but does not know `&quot;`."""
+    return escape(printable(name), quote=False)
 
 
 def _layout(figure: Any, title: str, height: int) -> Any:
@@ -58,7 +64,7 @@ def latency_figure(histograms: Mapping[str, Mapping[int, int]]) -> Any:
             y=np.round(left, 7).tolist(),
             mode="lines",
             line={"color": _colour(index), "width": 2, "shape": "hv"},
-            name=escape(label),
+            name=_text(label),
         )
     figure.update_xaxes(type="log", title="end-to-end latency, s")
     figure.update_yaxes(type="log", title="share of requests that take longer")
@@ -112,7 +118,7 @@ def routing_figure(timelines: Mapping[str, Mapping[str, Any]]) -> Any:
     figure = go.Figure(
         make_subplots(
             rows=rows, cols=columns_of_grid, shared_xaxes=True, shared_yaxes=True,
-            subplot_titles=[f"root {escape(root)}" for root in roots],
+            subplot_titles=[f"root {_text(root)}" for root in roots],
         )
     )  # fmt: skip
     owners: list[str] = []
@@ -148,7 +154,7 @@ def _line(
         "y": values,
         "mode": "lines",
         "line": {"color": _colour(j), "width": 1.5},
-        "name": escape(cell),
+        "name": _text(cell),
         "legendgroup": str(j),
         "showlegend": legend,
     }
@@ -159,7 +165,7 @@ def _shade(figure: Any, columns: Mapping[str, Any], row: int, col: int) -> None:
         figure.add_vrect(
             x0=disturbance["start_s"], x1=disturbance["end_s"], row=row, col=col,
             fillcolor=SHADE, line_width=0, layer="below",
-            annotation_text=escape(disturbance["kind"]) if row == 1 and col == 1 else None,
+            annotation_text=_text(disturbance["kind"]) if row == 1 and col == 1 else None,
             annotation_position="top left",
         )  # fmt: skip
 
@@ -167,7 +173,7 @@ def _shade(figure: Any, columns: Mapping[str, Any], row: int, col: int) -> None:
 def _menu(figure: Any, labels: list[str], owners: list[str]) -> None:
     buttons = [
         {
-            "label": escape(label),
+            "label": _text(label),
             "method": "update",
             "args": [{"visible": [owner == label for owner in owners]}],
         }

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from dlb_gym.comparison import Comparison, Estimate, Record, mean_of, paired_differences
 from dlb_gym.measurements import ERROR_KINDS
+from dlb_gym.printable import printable
 
 REFERENCE = "random"
 NOTHING = "none"
@@ -90,7 +91,7 @@ def table(records: Sequence[Record], brief: bool = False) -> Table:
         raise ValueError("there are no records to report; evaluate a policy first")
     reference = reference_of(records)
     policies = _policies(records, reference)
-    name = next(str(r["policy"]) for r in records if r["label"] == reference)
+    name = printable(next(str(r["policy"]) for r in records if r["label"] == reference))
     columns = _brief(name) if brief else _whole(name)
     groups = []
     for title, central in ((DEPLOYABLE, False), (CENTRAL, True)):
@@ -302,7 +303,7 @@ def text_table(records: Sequence[Record]) -> str:
         for scenario, own in by_scenario(records).items():
             content = table(own, brief=True)
             grid = RichTable(
-                title=Text(_title(scenario, own)),
+                title=Text(printable(_title(scenario, own))),
                 box=box.SIMPLE_HEAD,
                 padding=(0, 1, 0, 0),
                 title_justify="left",
@@ -318,12 +319,12 @@ def text_table(records: Sequence[Record]) -> str:
             for group in content.groups:
                 grid.add_row(Text(f"[{group.title.partition(':')[0]}]"))
                 for row in group.rows:
-                    grid.add_row(*(Text(cell) for cell in row))
+                    grid.add_row(*(Text(printable(cell)) for cell in row))
             console.print(grid)
             for group in content.groups:
                 console.print(Text(group.title))
             for note in content.notes:
-                console.print(Text(note))
+                console.print(Text(printable(note)))
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 

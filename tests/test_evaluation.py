@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dlb_gym import evaluation
+from dlb_gym import evaluation, runs
 from dlb_gym.evaluation import rollout, run_all
 from dlb_gym.measurements import bin_edges_s
 from dlb_gym.policy import Decision, Policy, proportional
@@ -152,21 +154,63 @@ def test_a_crash_keeps_what_was_finished_and_leaves_no_partial_file(tmp_path: Pa
     assert json.loads(file.read_text())["record"]["seed"] == 0
 
 
-def test_a_write_that_fails_half_way_leaves_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "file.json"
-    evaluation.write_aside(path, "old")
-    with pytest.raises(UnicodeEncodeError):
-        evaluation.write_aside(path, "new \ud800")
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_a_damaged_result_is_named(tmp_path: Path) -> None:
     run = Run(UNIFORM, scenario=short())
-    run_all([run], tmp_path)
-    (tmp_path / "results" / f"{run.digest}.json").write_text("{")
-    with pytest.raises(ValueError, match=rf"{run.digest}\.json is no result.*delete it"):
-        run_all([run], tmp_path)
+    first = run_all([run], tmp_path)
+    path = tmp_path / "results" / f"{run.digest}.json"
+    whole = path.read_bytes()
+    digits = whole.replace(b"5", b"6", 1)
+    assert digits != whole
+    without = b"{}"
+    for damaged in (
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b"\xff",
+        b"[" * 100_000,
+        without,
+        digits,
+        whole[:-9],
+    ):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=rf"{run.digest}\.json is no result.*delete it"):
+            run_all([run], tmp_path)
+    path.write_bytes(whole)
+    assert run_all([run], tmp_path) == first
+
+
+def test_the_result_of_another_run_is_not_taken_for_ones_own(tmp_path: Path) -> None:
+    one, other = (Run(UNIFORM, scenario=short(), seed=seed) for seed in (0, 5))
+    run_all([one], tmp_path)
+    folder = tmp_path / "results"
+    (folder / f"{one.digest}.json").rename(folder / f"{other.digest}.json")
+    with pytest.raises(ValueError, match="that of another run"):
+        run_all([other], tmp_path)
+
+
+def test_a_full_disk_keeps_what_was_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Room for one result; with more room the others are computed and the first is read."""
+    runs = seeded(Run(UNIFORM, scenario=short()), 3)
+    expected = run_all(runs, tmp_path / "roomy")
+    written: list[int] = []
+
+    def sync(descriptor: int) -> None:
+        if written:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written.append(descriptor)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", sync)
+        with pytest.raises(OSError, match="No space left on device"):
+            run_all(runs, tmp_path / "full")
+    (file,) = (tmp_path / "full" / "results").iterdir()
+    assert file.name == f"{runs[0].digest}.json"
+    counts: list[int] = []
+    assert run_all(runs, tmp_path / "full", on_finished=counts.append) == expected
+    assert counts == [1, 2]
 
 
 def test_whatever_decides_a_result_changes_its_digest(tmp_path: Path) -> None:
@@ -186,6 +230,20 @@ def test_whatever_decides_a_result_changes_its_digest(tmp_path: Path) -> None:
     digests.add(replace(run).digest)
     assert len(digests) == 8
     assert replace(run).digest == replace(run).digest
+
+
+def test_the_policys_own_code_is_part_of_the_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    module = tmp_path / "strangers_policy.py"
+    digests = []
+    for text in ("one = 1", "one = 2"):
+        module.write_text(text)
+        runs.source_digest.cache_clear()
+        digests.append(Run("strangers_policy:one", scenario=short()).digest)
+    runs.source_digest.cache_clear()
+    assert digests[0] != digests[1]
 
 
 def test_families_draw_a_scenario_for_every_seed() -> None:

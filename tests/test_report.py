@@ -4,6 +4,8 @@ import re
 import subprocess
 import sys
 from functools import cache
+from html import unescape
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +13,25 @@ import pytest
 
 from dlb_gym.evaluation import Result, rollout
 from dlb_gym.report import render, write_report
+from dlb_gym.report_figures import latency_figure, routing_figure, time_figure
 from dlb_gym.report_table import DEPLOYABLE, table, text_table
 from dlb_gym.runs import Run, seeded
 from dlb_gym.scenario_source import override
 from tests.scenarios_by_hand import two_cells
 
 NASTY = "<script>alert(1)</script>"
+ACTING = "<b>&\"'|`\n\r\x00\x1b[2J\u202e\u2028</title>$x$"
+SHOWN = "<b>&\"'|`" + r"\n\r\x00\x1b[2J\u202e\u2028</title>$x$"
+"""As Python writes those that act unseen."""
 
 
 @cache
-def results(name: str = NASTY) -> tuple[Result, ...]:
+def results(name: str = NASTY, other: str = NASTY) -> tuple[Result, ...]:
     scenario = override(
         two_cells(),
         {
             "name": name,
-            "cells.0.name": f"{NASTY}<b>",
+            "cells.0.name": f"{other}<b>",
             "warmup_s": 1.0,
             "horizon_s": 3.0,
             "disturbances": [{"kind": "burst"}],
@@ -38,7 +44,7 @@ def results(name: str = NASTY) -> tuple[Result, ...]:
     found: list[Result] = []
     for policy, keywords in policies.items():
         found += rollout(seeded(Run(policy, keywords, scenario), 3))
-    found += rollout(seeded(Run("baselines.static:CapacitySplit", {}, scenario, label=NASTY), 3))
+    found += rollout(seeded(Run("baselines.static:CapacitySplit", {}, scenario, label=other), 3))
     return tuple(found)
 
 
@@ -59,6 +65,72 @@ def test_every_name_is_escaped() -> None:
     text = render(results())
     assert "<script>alert" not in text
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+
+
+class Page(HTMLParser):
+    """What a browser finds: the texts outside of scripts and styles, and every tag."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.texts: list[str] = []
+        self.scripts: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        last = self.tags[-1] if self.tags else ""
+        if last == "script" and self.cdata_elem == "script":
+            self.scripts.append(data)
+        elif last != "style" or self.cdata_elem is None:
+            self.texts.append(data)
+
+
+def test_names_that_act_are_shown_and_add_no_tag() -> None:
+    plain, page = Page(render(results("plain", "other"))), Page(render(results(ACTING, ACTING)))
+    assert page.tags == plain.tags
+    texts = "".join(page.texts)
+    assert f"Scenario {SHOWN}" in page.texts
+    assert f"{SHOWN} @ 100 ms" in page.texts
+    assert f"DLB evaluation: {SHOWN}" in page.texts
+    assert all(each.isprintable() for each in texts.splitlines())
+
+
+def test_a_figure_shows_names_as_they_are() -> None:
+    """plotly reads the text of a label as HTML: what it then shows is the name."""
+    histograms = {ACTING: {100: 1}, "plain": {100: 1}}
+    timeline = next(r.timeline for r in results(ACTING, ACTING) if r.timeline is not None)
+    figures = [latency_figure(histograms), time_figure({ACTING: timeline}),
+               routing_figure({ACTING: timeline})]  # fmt: skip
+    shown = [trace.name for figure in figures for trace in figure.data]
+    shown += [figures[1].layout.updatemenus[0].buttons[0].label]
+    assert len(shown) == 2 + 6 + 4 + 1
+    for name in shown:
+        assert not set(name) & set("<>")
+        assert "&quot;" not in name  # which plotly would show as it stands
+        assert unescape(name) in {SHOWN, f"{SHOWN}<b>", "plain", "west"}
+
+
+def test_the_text_table_shows_names_that_act() -> None:
+    lines = text_table([result.record for result in results(ACTING, ACTING)]).splitlines()
+    assert all(line.isprintable() for line in lines)
+    assert max(len(line) for line in lines) <= 110
+    joined = "".join(line.strip() for line in lines)
+    assert f"scenario {SHOWN}: 3 seeds" in joined
+
+
+def test_the_reference_of_a_table_is_shown_too() -> None:
+    records = [record(ACTING, 0, 2.0), record("other", 0, 1.0)]
+    for brief in (False, True):
+        assert any(f"vs {SHOWN} %" in title for title in table(records, brief).header)
+
+
+def test_nothing_is_left_where_a_report_cannot_be_made(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no results to report"):
+        write_report(tmp_path / "new" / "report.html", [])
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_report_states_scenario_version_seeds_and_disturbances() -> None:

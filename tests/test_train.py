@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import json
 import os
 import signal
@@ -59,6 +60,9 @@ def test_training_compares_the_agent_and_writes_everything(
     assert "tiny @ 100 ms" in capsys.readouterr().out
 
     assert train.main([*SHORT, *arguments, "--seed", "1"]) == 2
+    assert "holds a training with other options" in capsys.readouterr().err
+    (run / "config.json").write_bytes(b"\xff")
+    assert train.main([*SHORT, *arguments]) == 2
     assert "holds a training with other options" in capsys.readouterr().err
 
     family = ("--family", "appendix_b", *SHORT, "--settle", "0", "--seeds", "1")
@@ -170,7 +174,7 @@ def test_help_is_quick_to_load_and_names_the_options(tmp_path: Path) -> None:
         (("--seeds", "0"), "--seeds = 0"),
         (("--jobs", "0"), "--jobs = 0"),
         (("--policies", "mnbl"), "nearest valid key: 'mnlb'"),
-        (("--policies", "runs/none"), "holds no trained policy"),
+        (("--policies", "runs/none"), "holds no learned policy"),
         (("--policies", "no_module:X"), "cannot be imported"),
         (("--name", "../out"), "must consist of letters"),
         (("--policies", "random", "random"), "named 'random'"),
@@ -325,14 +329,94 @@ def test_a_stopped_command_says_what_calling_it_again_does(
     assert said in capsys.readouterr().err
 
 
-def test_the_help_warns_of_folders_that_are_not_ones_own(
+def test_the_help_says_what_runs_code_and_what_does_not(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit):
         train.main(["evaluate", "--help"])
     said = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert "unpickled" in said
+    assert "loading them runs no code" in said
+    assert "which is code and is run" in said
     assert "--settle" in said
+
+
+def test_names_that_act_are_shown_on_the_terminal_and_a_record_stays_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "mine.toml"
+    name = r"<b>|\u001b[2J\r\n\u202e"
+    path.write_text(
+        f'base = "global_six"\nname = "{name}"\nwarmup_s = 1.0\nhorizon_s = 1.0\n'
+        f'"cells.0.name" = "{name}"\n'
+    )
+    options = ("--settle", "0", "--policies", "random", "capacity", "--seeds", "2")
+    assert train.main(["evaluate", "--scenario", str(path), *options]) == 0
+    said = capsys.readouterr()
+    assert all(line.isprintable() for line in said.out.splitlines())
+    assert r"scenario <b>|\x1b[2J\r\n\u202e: 2 seeds" in said.out
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert len(records_of(folder)) == 4
+    assert records_of(folder)[0]["scenario"] == "<b>|\x1b[2J\r\n\u202e"
+
+
+def test_an_error_is_one_line_whatever_it_quotes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    wrong = ("--set", "horizon_s=-1.0", "--set", "warmup_s=-1.0")
+    assert train.main(["evaluate", *wrong]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "horizon_s" in said
+    assert "; " in said
+    assert "warmup_s" in said
+    assert train.main(["evaluate", "--policies", "runs/\x1b[2J\n"]) == 2
+    said = capsys.readouterr().err
+    assert said.endswith("\n")
+    assert said[:-1].isprintable()
+
+
+def test_a_full_disk_is_one_message_and_the_same_command_ends_as_if_it_had_not_been_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Room for one more file each time: for 4 results, then for the records and not the report."""
+    options = (*SHORT, "--settle", "0", "--policies", "random", "capacity", "--seeds", "2")
+    command = ["evaluate", *options, "--name", "run"]
+    monkeypatch.chdir(tmp_path)
+    assert train.main(command) == 0
+    run, whole = tmp_path / "runs" / "run", tmp_path / "whole"
+    run.rename(whole)
+    synced = os.fsync
+    for room in (0, 1, 1, 1, 1, 1):
+        left = [None] * room
+
+        def sync(descriptor: int, left: list[None] = left) -> None:
+            if not left:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            left.pop()
+            synced(descriptor)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", sync)
+            assert train.main(command) == 2
+        assert "error: [Errno 28] No space left on device" in capsys.readouterr().err
+        assert not list(run.rglob(".*"))
+    assert train.main(command) == 0
+    names = sorted(path.relative_to(whole) for path in whole.rglob("*"))
+    assert names == sorted(path.relative_to(run) for path in run.rglob("*"))
+    for name in names:
+        if (whole / name).is_file():
+            assert (run / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_an_sb3_zip_is_not_evaluated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.zip").write_bytes(b"PK")
+    assert train.main(["evaluate", "--policies", "./model.zip"]) == 2
+    assert "SB3 zip serves only to resume one's own training" in capsys.readouterr().err
 
 
 def test_an_unknown_option_is_refused() -> None:

@@ -24,6 +24,7 @@ STYLE = {
     "lines.linewidth": 1.6,
     "lines.markersize": 4.5,
     "svg.fonttype": "none",  # texts stay texts: small files that can be searched
+    "text.parse_math": False,  # a $ in a name is a $
 }
 COST_COLOURS = {"rif": "#d1602b", "latency": "#2f9e6e", "gradient": "#2a6fbb"}
 PLAIN_COLOURS = {"random": "#7a7a7a", "capacity": "#b8860b", "mnlb": "#222222"}

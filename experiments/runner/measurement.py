@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from dlb_gym.evaluation import write_aside
+from dlb_gym.aside import write_aside
 from dlb_gym.runs import canonical_json
 from dlb_gym.scenario import Scenario
 
@@ -166,12 +166,22 @@ def _make(path: Path, measurement: Measurement) -> int:
 
 def _read(path: Path) -> list[Row]:
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        rows = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} holds no rows of a measurement ({error}); delete it") from error
-    if not isinstance(rows, list):
+    if not isinstance(rows, list) or not all(_is_row(row) for row in rows):
         raise ValueError(f"{path} holds no rows of a measurement; delete it")
     return rows
+
+
+def _is_row(row: Any) -> bool:
+    """As `Measurement.rows` makes them."""
+    return isinstance(row, dict) and all(
+        value is None
+        or isinstance(value, bool | int | str)
+        or (isinstance(value, float) and math.isfinite(value))
+        for value in row.values()
+    )
 
 
 def _labelled(rows: list[Row], measurement: Measurement) -> Iterator[Row]:

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from dlb_gym.evaluation import write_aside
+from dlb_gym.aside import write_aside
+from dlb_gym.printable import printable
 from experiments.runner.discovery import Experiment, code_of
 from experiments.runner.drawing import svg
 from experiments.runner.measurement import Measurement, measure
@@ -72,9 +73,7 @@ def publish(
     """
     code = code_of(experiment.name)
     rows = measure(measurements, where.measurements, code, jobs, on_finished)
-    text = experiment.table(pd.DataFrame(rows)).to_csv(
-        index=False, float_format="%.6g", lineterminator="\n"
-    )
+    text = csv_text(experiment.table(pd.DataFrame(rows)))
     table = read_table(text)
     if table.empty:
         raise ValueError(f"table of {experiment.name!r} is empty; return a row for every case")
@@ -90,6 +89,13 @@ def publish(
         path.parent.mkdir(parents=True, exist_ok=True)
         write_aside(path, content)
     return Published(table, finding, where)
+
+
+def csv_text(table: pd.DataFrame) -> str:
+    """A table as CSV text, a line a row: names in it hold no line end and no control character."""
+    shown = table.map(lambda value: printable(value) if isinstance(value, str) else value)
+    text: str = shown.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+    return text
 
 
 def read_table(text: str) -> pd.DataFrame:

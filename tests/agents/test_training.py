@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,35 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from agents.checkpoints import CheckpointError, latest_checkpoint, read_model, read_state
-from agents.loading import TrainedPolicy
+from agents.checkpoints import CheckpointError, read_model, read_state
 from agents.networks import ArcNetwork
+from agents.run_folders import checkpoints_of
 from agents.shared_requests import SharedRequests
-from agents.training import Training, train
-from dlb_gym.actions import to_routing
-from dlb_gym.episodes import FixedScenarios
+from agents.training import train
 from dlb_gym.observation import FIELD_NAMES, Observation
-from dlb_gym.policy import TaskSpec
 from dlb_gym.sb3 import DLBVecEnv
-from dlb_gym.scenario_source import override
-from dlb_gym.task import Task
-from tests.scenarios_by_hand import two_cells
-
-SCENARIO = override(two_cells(), {"warmup_s": 1.0, "horizon_s": 2.0})
-
-
-def tiny(**changes: Any) -> Training:
-    settings: dict[str, Any] = {
-        "environment": {"scenario": SCENARIO.model_dump(mode="json")},
-        "steps": 96,
-        "num_envs": 4,
-        "copies": 2,
-        "rollout_steps": 8,
-        "batch_size": 16,
-        "epochs": 1,
-        "checkpoint_steps": 32,
-    }
-    return Training(**(settings | changes))
+from tests.agents.trained import SCENARIO, newest, observations, tiny
 
 
 @pytest.fixture(scope="module")
@@ -53,18 +34,12 @@ def copied(run: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(run, tmp_path / "tiny"))
 
 
-def observations(rows: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-    task = Task(FixedScenarios([SCENARIO]), rows)
-    return task.reset(seeds=list(range(rows)))
-
-
 def test_training_takes_its_steps_and_keeps_whole_checkpoints(run: Path) -> None:
     kept = sorted(path.name for path in (run / "checkpoints").iterdir())
     assert kept == ["step-000000032", "step-000000064", "step-000000096"]
-    last = latest_checkpoint(run)
-    assert last is not None
+    last = newest(run)
     state = read_state(last)
-    assert (state.steps, state.starts, state.num_roots, state.num_cells) == (96, 1, 2, 2)
+    assert (state.steps, state.starts) == (96, 1)
     assert [steps for steps, _ in state.curve] == [32, 64, 96]
     assert any((run / "tensorboard").iterdir())
 
@@ -81,12 +56,34 @@ def test_training_goes_on_from_the_last_checkpoint(copied: Path) -> None:
 
 
 def test_the_optimiser_goes_on_where_it_was(copied: Path) -> None:
-    last = latest_checkpoint(copied)
-    assert last is not None
+    last = newest(copied)
     before = read_model(last).policy.optimizer.state_dict()["state"]
     after = read_model(train(tiny(steps=128), copied)).policy.optimizer.state_dict()["state"]
     assert before[0]["step"] == 6  # 3 rollouts x 2 batches
     assert after[0]["step"] == 8
+
+
+def test_a_full_disk_keeps_the_checkpoints_before(
+    copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Room for 0 to 4 of the 5 files of the next one."""
+    synced = os.fsync
+    for room in range(5):
+        left = [None] * room
+
+        def sync(descriptor: int, left: list[None] = left) -> None:
+            if not left:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            left.pop()
+            synced(descriptor)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", sync)
+            with pytest.raises(OSError, match="No space left on device"):
+                train(tiny(steps=128), copied)
+        kept = sorted(path.name for path in (copied / "checkpoints").iterdir())
+        assert kept == ["step-000000032", "step-000000064", "step-000000096"]
+    assert read_state(train(tiny(steps=128), copied)).steps == 128
 
 
 def test_a_finished_training_is_not_repeated(copied: Path) -> None:
@@ -95,124 +92,33 @@ def test_a_finished_training_is_not_repeated(copied: Path) -> None:
     assert seen == []
 
 
-def test_the_trained_policy_is_a_local_policy(run: Path) -> None:
-    policy = TrainedPolicy(str(run))
-    assert (policy.name, policy.information) == ("tiny", "local")
-    task = Task(FixedScenarios([SCENARIO]), 2)
-    seen = task.reset(seeds=[0, 1])
-    policy.reset(task.spec, 2, 0)
-    routing = policy.act(seen).routing
-    task.step(policy.act(seen))  # refuses what is no routing matrix
-    policy.reset(task.spec, 1, 0)
-    changed = seen[:1].copy()
-    changed.reshape(2, 2, -1)[1] *= 0.9
-    other = policy.act(changed).routing
-    assert routing is not None
-    assert other is not None
-    np.testing.assert_allclose(other[0, 0], routing[0, 0], atol=1e-6)
-    assert np.abs(other[0, 1] - routing[0, 1]).max() > 1e-6
-
-
-def test_the_mlp_trains_and_acts_with_its_statistics(tmp_path: Path) -> None:
-    train(tiny(network="mlp", steps=32), tmp_path)
-    policy = TrainedPolicy(str(tmp_path), name="mlp")
-    spec = Task(FixedScenarios([SCENARIO]), 3).spec
-    policy.reset(spec, 3, 0)
-    routing = policy.act(observations(3)).routing
-    assert policy.information == "central"
-    assert routing is not None
-    np.testing.assert_allclose(routing.sum(axis=-1), 1.0)
-
-
-def test_an_mlp_on_other_sizes_is_refused_with_both_named(tmp_path: Path) -> None:
-    train(tiny(network="mlp", steps=32), tmp_path)
-    spec = Task(FixedScenarios([SCENARIO]), 1, max_cells=5).spec
-    with pytest.raises(CheckpointError, match=r"2 roots and 2 cells.*5 roots and 5 cells"):
-        TrainedPolicy(str(tmp_path), name="mlp").reset(spec, 1, 0)
-
-
-def test_the_shared_network_decides_as_sb3_does_where_it_was_trained(run: Path) -> None:
-    policy = TrainedPolicy(str(run))
-    task = Task(FixedScenarios([SCENARIO]), 3)
-    seen = task.reset(seeds=[0, 1, 2])
-    policy.reset(task.spec, 3, 0)
-    last = latest_checkpoint(run)
-    assert last is not None
-    action, _ = read_model(last).predict(seen, deterministic=True)
-    arcs = np.ones((3, 2, 2), dtype=np.bool_)
-    routing = policy.act(seen).routing
-    assert routing is not None
-    np.testing.assert_allclose(routing, to_routing(action, "logits", arcs), rtol=1e-6)
-
-
-def test_the_shared_network_decides_the_same_on_ten_padded_cells(run: Path) -> None:
-    policy = TrainedPolicy(str(run))
-    routings = []
-    for max_cells in (2, 10):
-        task = Task(FixedScenarios([SCENARIO]), 2, max_cells=max_cells)
-        seen = task.reset(seeds=[0, 1])
-        policy.reset(task.spec, 2, 0)
-        routing = policy.act(seen).routing
-        assert routing is not None
-        routings.append(routing)
-        task.step(policy.act(seen))  # refuses what is no routing matrix
-    small, padded = routings
-    assert padded.shape == (2, 10, 10)
-    np.testing.assert_allclose(padded[:, :2, :2], small, rtol=1e-5)
-    assert padded.sum() == pytest.approx(small.sum())
-
-
-def test_the_shared_network_relabels_its_answer_on_other_sizes(run: Path) -> None:
-    policy = TrainedPolicy(str(run))
-    rng = np.random.default_rng(0)
-    cube = rng.uniform(0.0, 1.0, (1, 3, 5, len(FIELD_NAMES))).astype(np.float32)
-    cube[..., FIELD_NAMES.index("admissible")] = 1.0
-    policy.reset(TaskSpec(3, 5, Observation(3, 5)), 1, 0)
-    order = [4, 0, 2, 1, 3]
-    routing = policy.act(cube.reshape(1, -1)).routing
-    relabelled = policy.act(cube[:, :, order].reshape(1, -1)).routing
-    assert routing is not None
-    assert relabelled is not None
-    np.testing.assert_allclose(relabelled, routing[:, :, order], rtol=1e-4)
-    assert np.ptp(routing) > 0.0
-
-
 @pytest.mark.parametrize("file", ["model.zip", "normalisation.pkl", "state.json"])
 def test_a_missing_or_damaged_file_is_named(copied: Path, file: str) -> None:
-    last = latest_checkpoint(copied)
-    assert last is not None
-    (last / file).write_bytes(b"not what it should be")
-    with pytest.raises(CheckpointError, match=rf"{file}.*cannot be read"):
-        TrainedPolicy(str(copied))
+    last = newest(copied)
+    content = (last / file).read_bytes()
+    for damaged in (b"not what it should be", content[: len(content) // 2]):
+        (last / file).write_bytes(damaged)
+        with pytest.raises(CheckpointError, match=rf"{file}.*cannot be read"):
+            train(tiny(steps=128), copied)
     (last / file).unlink()
-    with pytest.raises(CheckpointError, match=rf"lacks {file}"):
-        TrainedPolicy(str(copied))
     with pytest.raises(CheckpointError, match=rf"lacks {file}"):
         train(tiny(steps=128), copied)
 
 
-def test_a_cut_model_file_is_named(copied: Path) -> None:
-    last = latest_checkpoint(copied)
-    assert last is not None
-    content = (last / "model.zip").read_bytes()
-    (last / "model.zip").write_bytes(content[: len(content) // 2])
-    with pytest.raises(CheckpointError, match=r"model\.zip.*cannot be read"):
-        TrainedPolicy(str(copied))
+@pytest.mark.parametrize("content", [{"curve": [], "steps": 1}, {"curve": 1}, [], "x"])
+def test_a_state_with_unknown_content_is_named(copied: Path, content: object) -> None:
+    last = newest(copied)
+    (last / "state.json").write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=r"state\.json.*cannot be read"):
+        train(tiny(steps=128), copied)
 
 
-def test_a_state_with_unknown_content_is_named(copied: Path) -> None:
-    last = latest_checkpoint(copied)
-    assert last is not None
-    (last / "state.json").write_text(json.dumps({"curve": [], "steps": 1}))
-    with pytest.raises(CheckpointError, match=r"state\.json"):
-        TrainedPolicy(str(copied))
-
-
-def test_a_folder_without_checkpoint_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="holds no trained policy"):
-        TrainedPolicy(str(tmp_path))
-    with pytest.raises(CheckpointError, match="holds no trained policy"):
-        TrainedPolicy(str(tmp_path / "nowhere"))
+def test_the_newest_checkpoint_is_that_of_most_steps(tmp_path: Path) -> None:
+    for name in ("step-999999999", "step-1000000000", "step-000000001", "step-x", "step-2"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    (tmp_path / "checkpoints" / "step-2000000000").write_text("a file")
+    names = [path.name for path in checkpoints_of(tmp_path)]
+    assert names == ["step-000000001", "step-999999999", "step-1000000000"]
 
 
 def test_an_untrained_network_splits_by_capacity() -> None:

@@ -234,7 +234,7 @@ def test_an_unknown_function_or_number_of_processes_leaves_no_folder(tmp_path: P
 def test_a_file_that_holds_no_rows_is_named(tmp_path: Path) -> None:
     measurement = Measurement(f"{HERE}:several", short())
     path = tmp_path / f"{measurement.digest('code')}.json"
-    for text in ("[{", "3"):
+    for text in ("[{", "3", "[3]", '[{"a": []}]', '[{"a": NaN}]', "[" * 100_000):
         path.write_text(text, encoding="utf-8")
         with pytest.raises(ValueError, match=r"holds no rows.*delete it"):
             measure([measurement], tmp_path, "code")
