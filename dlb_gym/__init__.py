@@ -14,6 +14,7 @@ import gymnasium
 
 _HOMES = {
     "DLBEnv": "dlb_gym.envs",
+    "DLBParallelEnv": "dlb_gym.pettingzoo",
     "DLBVecEnv": "dlb_gym.sb3",
     "DLBVectorEnv": "dlb_gym.envs",
     "Decision": "dlb_gym.policy",
@@ -23,10 +24,12 @@ _HOMES = {
     "TaskSpec": "dlb_gym.policy",
     "check_policy": "dlb_gym.policy_check",
     "load_scenario": "dlb_gym.scenario_source",
+    "parallel_env": "dlb_gym.pettingzoo",
     "scenario_names": "dlb_gym.scenario_source",
 }
 
-# DLBVecEnv is left out, since `from dlb_gym import *` must work without Stable-Baselines3.
+# `from dlb_gym import *` must work without Stable-Baselines3 and PettingZoo, so their faces are
+# left out.
 __all__ = [
     "DLBEnv",
     "DLBVectorEnv",
@@ -48,14 +51,7 @@ except PackageNotFoundError:  # a source tree on the path, not installed
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        try:
-            return getattr(import_module(_HOMES[name]), name)
-        except ModuleNotFoundError as error:
-            if error.name != "stable_baselines3":
-                raise
-            raise ImportError(
-                f"{name} needs Stable-Baselines3: pip install 'dlb-gym[train]'"
-            ) from error
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'dlb_gym' has no attribute {name!r}")
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Unpack
 
 import gymnasium as gym
 import numpy as np
@@ -13,11 +11,11 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from dlb_gym.actions import action_space, to_routing
-from dlb_gym.episodes import episode_source
-from dlb_gym.policy import Encoding, TaskSpec
+from dlb_gym.actions import numbers
+from dlb_gym.encoded_task import EncodedTask, Keywords
+from dlb_gym.policy import TaskSpec
 from dlb_gym.scenario_source import ScenarioSource
-from dlb_gym.task import Step, Task
+from dlb_gym.task import Step
 
 Array = NDArray[Any]
 
@@ -65,13 +63,8 @@ class DLBEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
 
     - `scenario`: name, path of a TOML file, or dictionary; default "global_six". One endpoint of
       several is named as in "endpoints/sand".
-    - `family`: name of a scenario family ("appendix_b"), instead: every episode a new scenario.
-    - `changes`: dotted overrides, such as {"demand.utilisation": 0.9, "control_interval_s": 0.02}.
-    - `trace`, `rtt_csv`: files with real requests and round trips.
-    - `action`, `reward` (name, with its number if it has one, or "module:function"),
-      `max_episode_steps`.
-    - `max_cells`: pad roots and cells to this many, so that one model fits several scenarios; at
-      least those of the scenario.
+    - `family`, `changes`, `trace`, `rtt_csv`, `action`, `reward`, `max_episode_steps`, `max_cells`:
+      see `dlb_gym.encoded_task.Keywords`.
 
     ## Version History
     - v0: first version.
@@ -80,31 +73,13 @@ class DLBEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - Gymnasium's own declaration
 
     def __init__(
-        self,
-        scenario: ScenarioSource | None = None,
-        family: str | None = None,
-        changes: Mapping[str, Any] | None = None,
-        trace: str | Path | None = None,
-        rtt_csv: str | Path | None = None,
-        action: Encoding = "weights",
-        reward: str = "latency",
-        max_episode_steps: int | None = None,
-        max_cells: int | None = None,
-        render_mode: None = None,
+        self, scenario: ScenarioSource | None = None, **keywords: Unpack[Keywords]
     ) -> None:
-        if render_mode is not None:
-            raise ValueError(f"render_mode = {render_mode!r} is not supported in this version")
-        source = episode_source(scenario, family, changes, trace, rtt_csv, num_envs=1)
-        self._task = Task(
-            source, 1, reward=reward, max_episode_steps=max_episode_steps, max_cells=max_cells
-        )
-        self._encoding = action
-        self.task_spec: TaskSpec = replace(self._task.spec, action=action)
+        self._task = EncodedTask(scenario, 1, **keywords)
+        self.task_spec: TaskSpec = self._task.spec
         spec = self.task_spec
         self.observation_space: gym.spaces.Box = spec.observation.space  # type: ignore[assignment]
-        self.action_space: gym.spaces.Box = action_space(  # type: ignore[assignment]
-            action, spec.num_roots, spec.num_cells
-        )
+        self.action_space: gym.spaces.Box = self._task.action_space  # type: ignore[assignment]
         self._running = False
 
     def reset(
@@ -114,7 +89,7 @@ class DLBEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
         super().reset(seed=seed)
         observation = self._task.reset(seeds=None if seed is None else [seed])
         self._running = True
-        return observation[0], _row_info(self._task, 0)
+        return observation[0], self._task.start_info(0)
 
     def step(
         self, action: NDArray[np.float32]
@@ -127,15 +102,10 @@ class DLBEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
         """
         if not self._running:
             raise RuntimeError("step was called before reset or after the end; call reset first")
-        routing = to_routing(np.asarray(action)[None], self._encoding, self._task.admissible)
-        step = self._task.step_routing(routing)
+        step = self._task.step_actions(numbers(action)[None])
         truncated = bool(step.truncated[0])
         self._running = not truncated
-        info: dict[str, Any] = {
-            "reward_terms": {name: float(term[0]) for name, term in step.reward_terms.items()}
-        }
-        if truncated:
-            info["metrics"] = self._task.summary(0)
+        info = self._task.step_info(step, 0)
         return step.observation[0], float(step.reward[0]), False, truncated, info
 
     def metrics(self) -> dict[str, float]:
@@ -146,47 +116,30 @@ class DLBEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
 class DLBVectorEnv(VectorEnv[Array, Array, Array]):
     """A native batch of replications, row r of seed s being the single environment of seed s + r.
 
-    Arguments are those of `DLBEnv`; `scenario` may be a list, one for every row (fewer repeat), or
-    list several endpoints, which the rows take in turn. All are padded to the largest.
+    Stable-Baselines3 takes `dlb_gym.DLBVecEnv` instead of this.
 
     Args:
         num_envs: Rows, at least 1.
+        scenario: See `DLBEnv`; a list gives every row its own (fewer repeat), and rows take
+            several endpoints in turn. All are padded to the largest.
         autoreset_mode: "NextStep" (Gymnasium's default), "SameStep" or "Disabled"; also the enum.
+        keywords: See `dlb_gym.encoded_task.Keywords`.
     """
 
     def __init__(
         self,
         num_envs: int = 1,
         scenario: ScenarioSource | Sequence[ScenarioSource] | None = None,
-        family: str | None = None,
-        changes: Mapping[str, Any] | None = None,
-        trace: str | Path | None = None,
-        rtt_csv: str | Path | None = None,
-        action: Encoding = "weights",
-        reward: str = "latency",
-        max_episode_steps: int | None = None,
-        max_cells: int | None = None,
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
-        render_mode: None = None,
+        **keywords: Unpack[Keywords],
     ) -> None:
-        if num_envs < 1:
-            raise ValueError(f"num_envs = {num_envs} must be at least 1")
-        if render_mode is not None:
-            raise ValueError(f"render_mode = {render_mode!r} is not supported in this version")
-        source = episode_source(scenario, family, changes, trace, rtt_csv, num_envs)
-        self._task = Task(
-            source, num_envs, reward=reward, max_episode_steps=max_episode_steps,
-            max_cells=max_cells,
-        )  # fmt: skip
-        self._encoding = action
+        self._task = EncodedTask(scenario, num_envs, **keywords)
         self._mode = _autoreset_mode(autoreset_mode)
         self.metadata = {"render_modes": [], "autoreset_mode": self._mode}
         self.num_envs = num_envs
-        self.task_spec: TaskSpec = replace(self._task.spec, action=action)
+        self.task_spec: TaskSpec = self._task.spec
         self.single_observation_space = self.task_spec.observation.space
-        self.single_action_space = action_space(
-            action, self.task_spec.num_roots, self.task_spec.num_cells
-        )
+        self.single_action_space = self._task.action_space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._ended = np.ones(num_envs, dtype=np.bool_)
@@ -224,7 +177,7 @@ class DLBVectorEnv(VectorEnv[Array, Array, Array]):
         self._started = True
         infos: dict[str, Any] = {}
         for r in np.flatnonzero(rows):
-            infos = self._add_info(infos, _row_info(self._task, int(r)), int(r))
+            infos = self._add_info(infos, self._task.start_info(int(r)), int(r))
         return observation, infos
 
     def _reset_mask(self, options: dict[str, Any] | None) -> NDArray[np.bool_]:
@@ -254,11 +207,10 @@ class DLBVectorEnv(VectorEnv[Array, Array, Array]):
                 "with options={'reset_mask': ...} to start only those"
             )
         waiting, moved = self._ended, ~self._ended
-        values = np.asarray(actions)
+        values = numbers(actions)
         if some_wait and values.shape == self._task.admissible.shape:
             values = np.where(waiting[:, None, None], 0.0, values)
-        routing = to_routing(values, self._encoding, self._task.admissible)
-        step = self._task.step_routing(routing, moved if some_wait else None)
+        step = self._task.step_actions(values, moved if some_wait else None)
         truncated = step.truncated & moved
         observation = step.observation
         self._ended = truncated.copy()
@@ -289,7 +241,7 @@ class DLBVectorEnv(VectorEnv[Array, Array, Array]):
     ) -> tuple[Array, dict[str, Any]]:
         observation = self._task.reset(rows)
         for r in np.flatnonzero(rows):
-            infos = self._add_info(infos, _row_info(self._task, int(r)), int(r))
+            infos = self._add_info(infos, self._task.start_info(int(r)), int(r))
         return observation, infos
 
     def _step_info(
@@ -305,15 +257,6 @@ class DLBVectorEnv(VectorEnv[Array, Array, Array]):
 
 def _masked(terms: dict[str, Array], rows: NDArray[np.bool_]) -> dict[str, Array]:
     return {name: np.where(rows, term, 0.0) for name, term in terms.items()}
-
-
-def _row_info(task: Task, r: int) -> dict[str, Any]:
-    scenario = task.scenarios[r]
-    return {
-        "scenario": scenario.name if scenario is not None else "",
-        "seed": int(task.seeds[r]),
-        "episode_number": int(task.episodes[r]),
-    }
 
 
 def _autoreset_mode(mode: str | AutoresetMode) -> AutoresetMode:

@@ -8,22 +8,26 @@ bootstrapped) and `episode` (return, length, wall-clock seconds).
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Unpack
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
-from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import VecEnv
 
-from dlb_gym.actions import action_space, to_routing
-from dlb_gym.episodes import episode_source
-from dlb_gym.policy import Encoding
+from dlb_gym.encoded_task import EncodedTask, Keywords
+from dlb_gym.policy import TaskSpec
 from dlb_gym.scenario_source import ScenarioSource
-from dlb_gym.task import Task
+
+try:
+    from stable_baselines3.common.monitor import Monitor
+    from stable_baselines3.common.vec_env import VecEnv
+except ModuleNotFoundError as error:
+    if error.name != "stable_baselines3":
+        raise
+    raise ImportError(
+        "dlb_gym.sb3 needs Stable-Baselines3: pip install 'dlb-gym[train]'"
+    ) from error
 
 Array = NDArray[Any]
 
@@ -34,16 +38,8 @@ class DLBVecEnv(VecEnv):
     Args:
         num_envs: Rows, at least 1.
         seed: Row r of seed s is the single environment of seed s + r.
-        scenario: See `dlb_gym.envs.DLBEnv`, as all others; a list gives every row its own, and
-            rows take endpoints in turn.
-        family: See `DLBEnv`.
-        changes: See `DLBEnv`.
-        trace: See `DLBEnv`.
-        rtt_csv: See `DLBEnv`.
-        action: See `DLBEnv`.
-        reward: See `DLBEnv`.
-        max_episode_steps: See `DLBEnv`.
-        max_cells: See `DLBEnv`.
+        scenario: See `dlb_gym.envs.DLBVectorEnv`.
+        keywords: See `dlb_gym.encoded_task.Keywords`; but actions are "logits" if left out.
 
     Raises:
         ValueError: num_envs is below 1, or a keyword is not valid.
@@ -54,27 +50,13 @@ class DLBVecEnv(VecEnv):
         num_envs: int,
         seed: int = 0,
         scenario: ScenarioSource | Sequence[ScenarioSource] | None = None,
-        family: str | None = None,
-        changes: Mapping[str, Any] | None = None,
-        trace: str | Path | None = None,
-        rtt_csv: str | Path | None = None,
-        action: Encoding = "logits",
-        reward: str = "latency",
-        max_episode_steps: int | None = None,
-        max_cells: int | None = None,
+        **keywords: Unpack[Keywords],
     ) -> None:
-        if num_envs < 1:
-            raise ValueError(f"num_envs = {num_envs} must be at least 1")
-        source = episode_source(scenario, family, changes, trace, rtt_csv, num_envs)
-        self._task = Task(
-            source, num_envs, reward=reward, max_episode_steps=max_episode_steps,
-            max_cells=max_cells,
-        )  # fmt: skip
-        self._encoding = action
-        self.task_spec = replace(self._task.spec, action=action)
+        keywords.setdefault("action", "logits")
+        self._task = EncodedTask(scenario, num_envs, **keywords)
+        self.task_spec: TaskSpec = self._task.spec
         self.render_mode: str | None = None
-        spaces = action_space(action, self.task_spec.num_roots, self.task_spec.num_cells)
-        super().__init__(num_envs, self.task_spec.observation.space, spaces)
+        super().__init__(num_envs, self.task_spec.observation.space, self._task.action_space)
         self._next_seed: int | None = seed
         self._action: Array = np.zeros(0)
         self._returns = np.zeros(num_envs)
@@ -95,8 +77,9 @@ class DLBVecEnv(VecEnv):
         self._returns[:] = 0.0
         self._lengths[:] = 0
         self._started_at = time.perf_counter()
-        self.reset_infos = [{} for _ in range(self.num_envs)]
-        return self._task.reset(seeds=seeds)
+        observation = self._task.reset(seeds=seeds)
+        self.reset_infos = [self._task.start_info(r) for r in range(self.num_envs)]
+        return observation
 
     def step_async(self, actions: Array) -> None:
         """Takes the actions (n, roots, cells) of the next `step_wait`."""
@@ -110,8 +93,7 @@ class DLBVecEnv(VecEnv):
         Raises:
             ValueError: An action has a wrong shape or holds NaN or infinity.
         """
-        routing = to_routing(self._action, self._encoding, self._task.admissible)
-        step = self._task.step_routing(routing)
+        step = self._task.step_actions(self._action)
         self._returns += step.reward
         self._lengths += 1
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
@@ -121,6 +103,8 @@ class DLBVecEnv(VecEnv):
             for r in np.flatnonzero(ended):
                 infos[r] = self._ending(int(r), observation[r])
             observation = self._task.reset(ended)
+            for r in np.flatnonzero(ended):
+                self.reset_infos[r] = self._task.start_info(int(r))
             self._returns[ended] = 0.0
             self._lengths[ended] = 0
         return observation, step.reward.astype(np.float32), ended, infos
