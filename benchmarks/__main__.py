@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from benchmarks import batching, engine, mechanisms, scale
+from benchmarks import batching, engine, faces, mechanisms, scale
 
 BENCHMARKS = {
     "batching": batching.main,
     "engine": engine.main,
+    "faces": faces.main,
     "mechanisms": mechanisms.main,
     "scale": scale.main,
 }

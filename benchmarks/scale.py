@@ -1,9 +1,9 @@
 """Cost of a request against the size of the fleet: cells, servers, rate of requests.
 
-Fleets of equal servers, spread over the 20 cloud regions, at 70 % load under the split by capacity:
-one row, control interval 0.1 s. CPU time is counted once requests come and go at the same rate,
-with the requests drawn beforehand. The reference is the cheapest: six cells with so many requests
-that those bear the costs of reports and calls.
+Fleets of equal servers, spread over the 20 cloud regions, under the split by capacity: one row,
+control interval 0.1 s. CPU time is counted once requests come and go at the same rate, with the
+requests drawn beforehand. The reference is the cheapest: six cells with so many requests that those
+bear the costs of reports and calls.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from dlb_gym.scenario import Scenario
 from dlb_gym.scenario_source import load_scenario, override
 from dlb_gym.simulator import Simulator
 
-UTILISATION = 0.7
 WARM_S = 3.0
 MEASURED_REQUESTS, MEASURED_STEPS = 200_000, 10
 """At least so many of both are counted."""
@@ -34,10 +33,12 @@ class Fleet(NamedTuple):
     cells: int
     servers_per_cell: int
     speed: float
+    utilisation: float = 0.7
 
 
 FLEETS = (
     Fleet(6, 9, 18.0),
+    Fleet(6, 9, 18.0, utilisation=3.0),
     Fleet(6, 9, 1.0),
     Fleet(6, 1_667, 1.0),
     Fleet(20, 50, 1.0),
@@ -63,7 +64,7 @@ def fleet_scenario(fleet: Fleet) -> Scenario:
         for k, region in enumerate(regions)
     ]
     roots = [{"name": c["name"], "region": c["region"], "demand": 1.0} for c in cells]
-    changes = {"cells": cells, "roots": roots, "demand.utilisation": UTILISATION}
+    changes = {"cells": cells, "roots": roots, "demand.utilisation": fleet.utilisation}
     return override(base, {**changes, "horizon_s": 1_000.0})
 
 
@@ -99,7 +100,8 @@ def main() -> None:
         six_ns = six_ns or cost_ns
         print(
             f"  {fleet.cells:4d} cells, {fleet.cells * fleet.servers_per_cell:6,d} servers, "
-            f"{offered_rate_rps(scenario):11,.0f} requests/s: {cost_ns:7,.0f} ns, "
+            f"{offered_rate_rps(scenario):9,.0f} requests/s, load {fleet.utilisation:4.0%}: "
+            f"{cost_ns:6,.0f} ns, "
             f"{cost_ns / six_ns:5.2f} x ({counted:,} requests)",
             flush=True,
         )

@@ -33,6 +33,7 @@ def test_a_routing_vector_means_itself_as_weights() -> None:
 
 
 def test_all_zero_weights_mean_uniform_over_the_arcs() -> None:
+    """Fault kind 16."""
     assert routed([0, 0, 0, 0], "weights").tolist() == [0.25] * 4
     assert routed([0, 0.7, 0, 0], "weights", [1, 0, 1, 0]).tolist() == [0.5, 0.0, 0.5, 0.0]
     assert routed([-1, -3, -1e30, 0], "weights").tolist() == [0.25] * 4
@@ -66,6 +67,7 @@ def test_values_outside_the_range_count_as_the_nearest_bound() -> None:
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_equal_entries_share_equally_and_a_lone_arc_takes_all(encoding: str) -> None:
+    """Fault kind 16."""
     for value in (1e30, 0.3, -0.7, -1e30):
         assert routed([value] * 4, encoding).tolist() == [0.25] * 4
         assert routed([value] * 4, encoding, [0, 0, 1, 0]).tolist() == [0.0, 0.0, 1.0, 0.0]
@@ -80,6 +82,7 @@ def test_a_root_without_arcs_gets_zeros(encoding: str) -> None:
 @given(data=st.data())
 @settings(max_examples=60, deadline=None, derandomize=True)
 def test_every_finite_action_is_a_distribution_over_the_arcs(encoding: Any, data: Any) -> None:
+    """Fault kinds 15 and 16."""
     cells = data.draw(st.integers(1, 12))
     row = data.draw(
         st.lists(st.floats(-(2.0**120), 2.0**120, width=32), min_size=cells, max_size=cells)
@@ -112,6 +115,7 @@ def test_padding_and_batch_size_do_not_change_a_bit(encoding: Any) -> None:
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_what_is_no_number_is_named_by_its_place(encoding: Any, value: float) -> None:
+    """Fault kind 16."""
     action = np.full((3, 2, 4), 0.5)
     action[2, 1, 3] = value
     with pytest.raises(ValueError, match=f"replication 2, root 1, cell 3 is {value}"):

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from baselines.registry import BASELINES
 from dlb_gym.comparison import Comparison, mean_of, paired_differences
+from dlb_gym.episodes import FixedScenarios
+from dlb_gym.evaluation import rollout
+from dlb_gym.runs import Run, seeded
+from dlb_gym.scenario import Scenario
+from dlb_gym.scenario_source import override
+from dlb_gym.task import Task
+from tests.scenarios_by_hand import two_cells
 
 
 def record(policy: str, seed: int, latency_s: float | None, **changes: Any) -> dict[str, Any]:
@@ -73,6 +81,61 @@ def test_the_reference_against_itself_is_one() -> None:
     own, *_ = paired_differences([record("base", k, y) for k, y in enumerate(Y)], "base")
     assert own.ratio == (1.0, 1.0, 1.0)
     assert own.difference == (0.0, 0.0, 0.0)
+
+
+TEN = [
+    override(
+        two_cells(),
+        {
+            "name": f"load-{load}",
+            "demand.utilisation": load / 100,
+            "warmup_s": 2.0,
+            "horizon_s": 6.0,
+        },
+    )
+    for load in range(50, 90, 4)
+]
+
+
+def records_of(name: str, scenario: Scenario, trials: int) -> list[dict[str, Any]]:
+    entry = BASELINES[name]
+    runs = seeded(Run(entry.policy, dict(entry.keywords), scenario=scenario), trials)
+    return [dict(result.record) for result in rollout(runs)]
+
+
+def test_pairs_tell_policies_apart_that_the_spread_of_seeds_hides() -> None:
+    """Fault kind 26: 5 trials x 10 scenarios. Welch's interval holds 0, the pairs' one does not."""
+    names = ("random", "disc-gradient-score")
+    records = {name: [r for s in TEN for r in records_of(name, s, 5)] for name in names}
+    base, own = (np.array([r["latency_mean_s"] for r in records[name]]) for name in names)
+    assert base.shape == (50,)
+    unpaired = stats.ttest_ind(own, base, equal_var=False).confidence_interval(0.95)
+    assert unpaired.low < 0 < unpaired.high
+    assert max(base.std(), own.std()) > 2 * abs(np.mean(own - base)), "the spread is the larger"
+    _, compared = paired_differences([r for name in names for r in records[name]], "random")
+    assert compared.pairs == 50
+    assert compared.difference is not None
+    assert compared.difference.value == pytest.approx(np.mean(own - base))
+    assert compared.difference.low is not None
+    assert compared.difference.high is not None
+    assert unpaired.low < compared.difference.low < compared.difference.high < 0
+
+
+def test_all_policies_of_a_scenario_meet_the_same_arrivals_and_other_seeds_others() -> None:
+    """Fault kind 26: request by request, under routings that have nothing in common."""
+    seen = []
+    for seed, cell in ((7, 0), (7, 1), (8, 0)):
+        task = Task(FixedScenarios(TEN[:1]), 1, log=True)
+        task.reset(seeds=[seed])
+        for _ in range(60):
+            task.step_routing(np.tile(np.eye(2)[cell], (1, 2, 1)))
+        task.drain()
+        log = task.simulator.request_log(0)
+        order = np.lexsort((log["root"], log["arrival_s"]))
+        seen.append(np.column_stack([log[name][order] for name in ("arrival_s", "root")]))
+    np.testing.assert_array_equal(seen[0], seen[1])
+    assert len(seen[0]) > 300
+    assert seen[0].tobytes() != seen[2].tobytes()
 
 
 def test_two_pairs_have_no_interval() -> None:

@@ -2,11 +2,12 @@
 
 Each test plays one scenario twice in one batch, with the same seed: row 1 differs from row 0 from
 a known instant on, and the first step at which each root can know is worked out by hand from the
-tie rules: a report emitted at m p is seen at step k iff m p + tau <= k h.
+tie rules: a report emitted at m p is seen at step k iff m p + tau <= k h. (Fault kinds 23 and 27.)
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -15,9 +16,10 @@ import pytest
 from numpy.typing import NDArray
 
 import baselines
+from baselines.mnlb import MNLB
 from dlb_gym.episodes import FixedScenarios, episode_source
 from dlb_gym.observation import FIELD_NAMES
-from dlb_gym.policy import Decision
+from dlb_gym.policy import Decision, Policy
 from dlb_gym.rates import one_way_s
 from dlb_gym.scenario import Scenario
 from dlb_gym.scenario_source import load_scenario, override
@@ -121,7 +123,13 @@ def test_a_far_roots_burst_reaches_a_root_through_the_cells_it_loads() -> None:
 
 def played(task: Task, name: str, steps: int) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
     """What the two rows' roots see, and a baseline's decisions in closed loop, step by step."""
-    policy = baselines.make(name)
+    return played_by(baselines.make(name), task, steps)
+
+
+def played_by(
+    policy: Policy, task: Task, steps: int
+) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
+    """As `played`, for a policy."""
     policy.reset(task.spec, 2, 0)
     observation = task.reset(seeds=[SEED, SEED])
     seen, decided = [], []
@@ -139,7 +147,7 @@ def played(task: Task, name: str, steps: int) -> tuple[list[NDArray[Any]], list[
 def test_a_local_policys_row_stays_the_same_until_the_network_can_have_told_it(
     name: str, disturbance: dict[str, Any]
 ) -> None:
-    """Closed loop: other roots react too, but news through them travels no shorter a way."""
+    """Fault kind 23. Other roots react too, but news through them travels no shorter a way."""
     task, scenario = pair(disturbance)
     tau_s = one_way_s(scenario)
     source = 0 if disturbance is OUTAGE else 1
@@ -162,7 +170,23 @@ def test_a_local_policys_row_stays_the_same_until_the_network_can_have_told_it(
     assert reacts == (name != "random" or disturbance is OUTAGE)
 
 
+def test_a_central_policy_reacts_after_its_reports_have_come_and_its_weights_gone() -> None:
+    """Fault kind 23: MNLB, planning every 0.2 s, sees all roots' rows, late by the longest tau.
+
+    Reports of the first period that ends once some root knows travel that long, and weights again.
+    """
+    task, scenario = pair(OUTAGE)
+    tau_s = one_way_s(scenario)
+    delay, period = math.ceil(tau_s.max() / INTERVAL_S), round(0.2 / INTERVAL_S)
+    seen, decided = played_by(MNLB(period_s=0.2), task, STEPS)
+    first_seen = int(first_differences(seen).min())
+    assert first_seen == min(first_step(CHANGE_S, tau_s[root, 0]) for root in range(6))
+    first_decided = int(first_differences(decided).min())
+    assert first_decided == math.ceil(first_seen / period) * period + 2 * delay
+
+
 def test_a_static_policy_never_learns_of_it() -> None:
+    """Fault kind 23."""
     task, _ = pair(OUTAGE)
     policy = baselines.make("capacity")
     policy.reset(task.spec, 2, 0)
@@ -174,25 +198,23 @@ def test_a_static_policy_never_learns_of_it() -> None:
         observation = task.step(Decision(routing)).observation
 
 
-@pytest.mark.parametrize("sender", [1, 4])
-@pytest.mark.parametrize("target", range(6))
+@pytest.mark.parametrize(("sender", "target"), list(itertools.permutations(range(6), 2)))
 def test_a_switch_of_one_row_takes_effect_after_the_documented_delays(
     sender: int, target: int
 ) -> None:
-    """Root `sender` switches from its own cell to `target` at step 10 of row 1.
+    """Fault kind 27. Root `sender` of row 1 switches from its own cell to `target` after step 10.
 
-    Its first request after that, at a, reaches the leaf at (a + router delay) + tau; `routing`
+    It does so at the start of the first interval in which it has a request, so that one step of
+    delay shows. That request, at a, reaches the leaf at (a + router delay) + tau; `routing`
     shows it at the end of its interval, RIF and received counts at the leaf's, and root i's row
     when the first report after that arrives.
     """
-    if sender == target:
-        target = 0
-    switch = 10
     plain = override(load_scenario("global_six"), PROTOCOL)
     task = Task(episode_source(plain), 2)
     tau_s = one_way_s(plain)
     arrivals_s = Workload(plain, SEED, 0).chunk(0)[sender][:, 0]
-    sent_s = float(arrivals_s[arrivals_s > (FIRST + switch) * INTERVAL_S][0])
+    sent_s = float(arrivals_s[arrivals_s > (FIRST + 10) * INTERVAL_S][0])
+    switch = math.ceil(sent_s / INTERVAL_S - 1e-9) - 1 - FIRST
     leaf_s = (sent_s + plain.router_delay_s) + tau_s[sender, target]
     history = [cubes(task, task.reset(seeds=[SEED, SEED]))]
     rif, received = [], []
@@ -205,8 +227,7 @@ def test_a_switch_of_one_row_takes_effect_after_the_documented_delays(
         rif.append(truth.rif.copy())
         received.append(truth.received[:, sender].copy())
     first = first_differences(history)
-    shown = math.ceil(sent_s / INTERVAL_S - 1e-9) - FIRST
-    assert first[FIELD_NAMES.index("routing"), sender, target] == shown
+    assert first[FIELD_NAMES.index("routing"), sender, target] == switch + 1
     at_leaf = math.ceil(leaf_s / INTERVAL_S - 1e-9) - FIRST
     assert first_differences(received)[target] + 1 == at_leaf
     assert first_differences(rif)[target] + 1 == at_leaf

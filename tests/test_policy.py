@@ -3,8 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy import stats
 from scipy.optimize import minimize
 
+import baselines
+from dlb_gym.episodes import FixedScenarios
 from dlb_gym.observation import Observation
 from dlb_gym.policy import (
     Decision,
@@ -17,6 +20,9 @@ from dlb_gym.policy import (
     split_ties,
 )
 from dlb_gym.policy_check import check_policy
+from dlb_gym.scenario_source import scenario_from_dict
+from dlb_gym.task import Task
+from tests.short_episodes import ring
 
 ALL = np.ones((1, 2, 2), dtype=np.bool_)
 HALF = np.full((1, 2, 2), 0.5)
@@ -96,9 +102,40 @@ def test_proportional_refuses_weights_that_are_none(bad: float) -> None:
 
 
 def test_ties_are_split_equally_and_only_where_exact() -> None:
+    """Fault kind 24."""
     cost = np.array([[1.0, 1.0, np.nextafter(1.0, 2.0)], [3.0, 2.0, 1.0]])
     arcs = np.array([[True, True, True], [True, True, False]])
     np.testing.assert_array_equal(split_ties(cost, arcs), [[0.5, 0.5, 0.0], [0.0, 1.0, 0.0]])
+
+
+@pytest.mark.parametrize("name", baselines.names())
+def test_a_burst_on_equal_stale_cells_is_shared_by_all_of_them(name: str) -> None:
+    """Fault kind 24. Four equal cells, equally far, and no report after the first ones.
+
+    Every cost ties throughout. Shares of 2 s of 256 requests/s in 4 rows lie within 99.9 % of a
+    binomial's; at most one request in most intervals, so a tie that goes by index shows as well
+    where a policy counts what it sent since its last decision.
+    """
+    cells, rows, burst_s = 4, 4, 2.0
+    everywhere = {"rtt_s": [[0.1] * cells] * cells}
+    burst = ring(
+        cells, network=everywhere, probe_interval_s=10.0, control_interval_s=0.01, warmup_s=0.0,
+        horizon_s=10.0, demand={"utilisation": 2.0},
+    )  # fmt: skip
+    task = Task(FixedScenarios([scenario_from_dict(burst)]), rows)
+    policy = baselines.make(name)
+    policy.reset(task.spec, rows, 0)
+    observation = task.reset(seeds=list(range(rows)))
+    for _ in range(round(burst_s / 0.01)):
+        observation = task.step(policy.act(observation)).observation
+    sent = task.simulator.view().sent
+    assert sent.sum() == pytest.approx(256 * burst_s * rows, rel=0.1)
+    low, high = stats.binom.interval(0.999, sent.sum(), 1 / cells)
+    assert (sent.sum(axis=(0, 1)) >= low).all()
+    assert (sent.sum(axis=(0, 1)) <= high).all()
+    for root in sent.sum(axis=0):  # no root has a favourite of its own: 99.9 % for all together
+        low, high = stats.binom.interval(1 - 0.001 / cells**2, root.sum(), 1 / cells)
+        assert low <= root.min() <= root.max() <= high
 
 
 def test_a_decision_has_one_form() -> None:

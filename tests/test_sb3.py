@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import gymnasium as gym
@@ -15,11 +16,12 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecMonitor, VecNormalize
 
 import baselines
+from agents.training import NETWORKS, Training
 from dlb_gym.actions import to_routing
 from dlb_gym.envs import DLBVectorEnv
 from dlb_gym.sb3 import DLBVecEnv
 from tests.environment_maker import EnvironmentMaker
-from tests.short_episodes import STEPS, drawn_actions, short
+from tests.short_episodes import STEPS, drawn_actions, ring, short
 
 ROWS = 3
 
@@ -55,6 +57,7 @@ def test_rows_are_those_of_the_native_batch_bit_for_bit() -> None:
 
 
 def test_the_horizon_is_a_time_limit_with_the_last_observation_and_the_episodes_sums() -> None:
+    """Fault kinds 12 and 20."""
     env, actions = batch(), batch_actions(2 * STEPS)
     env.reset()
     rewards = []
@@ -79,6 +82,7 @@ def test_the_horizon_is_a_time_limit_with_the_last_observation_and_the_episodes_
 
 
 def test_arrays_have_the_types_and_shapes_that_sb3_stores() -> None:
+    """Fault kind 1, for the rows of the batch."""
     env = batch()
     observation = env.reset()
     assert (observation.shape, observation.dtype) == (
@@ -89,6 +93,8 @@ def test_arrays_have_the_types_and_shapes_that_sb3_stores() -> None:
     assert (observation.dtype, reward.dtype, done.dtype) == (np.float32, np.float32, np.bool_)
     assert reward.shape == done.shape == (ROWS,)
     assert len(infos) == ROWS
+    for one, ended in zip(reward.tolist(), done.tolist(), strict=True):
+        assert (type(one), type(ended)) == (float, bool)
 
 
 def test_it_counts_as_wrapped_by_monitor_and_by_nothing_else() -> None:
@@ -126,6 +132,7 @@ def test_a_wrong_action_changes_nothing() -> None:
 
 
 def test_ppo_trains_on_the_batch_and_logs_episodes() -> None:
+    """Fault kinds 11 and 20."""
     env = batch()
     model = PPO("MlpPolicy", env, n_steps=32, batch_size=96, n_epochs=1, seed=0, device="cpu")
     model.learn(256)
@@ -148,7 +155,7 @@ def test_ppo_learns_on_the_single_environment_for_2048_steps() -> None:
 
 
 def test_evaluate_policy_takes_a_baseline_on_a_monitored_environment_and_on_the_batch() -> None:
-    """Both without a warning, and with the same mean: row r of seed s is seed s + r."""
+    """Fault kind 20. No warning, and the same mean: row r of seed s is seed s + r."""
     alone = Monitor(gym.make("DLB-v0", changes=short(steps=20)))
     policy = baselines.make("flow-gradient", alone)
     rewards = [_return(policy, alone, seed) for seed in range(ROWS)]
@@ -188,19 +195,66 @@ def test_sb3s_wrappers_take_the_batch(wrapper: Any) -> None:
     assert all("terminal_observation" in info for info in infos)
 
 
-def test_the_initial_gaussian_policy_stays_within_the_bounds_of_logits() -> None:
-    """PPO starts with N(0, 1): P(|a| > 1) = 31.7 %; on `weights` two of three would be clipped."""
-    env = batch()
-    model = PPO("MlpPolicy", env, n_steps=8, batch_size=24, seed=0, device="cpu")
-    observations = np.concatenate([env.reset(), *(env.step(a)[0] for a in batch_actions(9))])
+def initial_actions(policy: Any, **keywords: Any) -> tuple[Any, Any]:
+    """What a policy answers before it learns to 1,000 observations: raw, and as played."""
+    env = DLBVecEnv(50, changes=short(steps=20))
+    shape = {"n_steps": 8, "batch_size": 400, "seed": 0, "device": "cpu"}
+    model = PPO(policy, env, **shape, **keywords)
+    actions = drawn_actions(gym.vector.utils.batch_space(env.action_space, 50), 19)
+    observations = np.concatenate([env.reset(), *(env.step(each)[0] for each in actions)])
+    assert len(observations) == 1000
     with torch.no_grad():
         raw = model.policy(torch.as_tensor(observations))[0].numpy()
-    assert np.mean(np.abs(raw) > 1.0) == pytest.approx(0.317, abs=0.05)
-    actions, _ = model.predict(observations)
-    arcs = np.ones(actions.shape, dtype=np.bool_)
-    routing = to_routing(actions, "logits", arcs)
+    return raw, model.predict(observations)[0]
+
+
+def assert_routable(actions: Any) -> None:
+    """On the simplex, with a share for every cell."""
+    routing = to_routing(actions, "logits", np.ones(actions.shape, dtype=np.bool_))
     assert (routing > 0).all()
     np.testing.assert_allclose(routing.sum(axis=-1), 1.0, rtol=1e-12)
+
+
+def test_the_initial_gaussian_policy_stays_within_the_bounds_of_logits() -> None:
+    """Fault kind 15. PPO starts with N(0, 1): P(|a| > 1) = 31.7 %, 99.9 % of such means +-0.8 %.
+
+    On `weights`, of which half the normal's mass lies below 0, two of three would be clipped.
+    """
+    raw, actions = initial_actions("MlpPolicy")
+    assert np.mean(np.abs(raw) > 1.0) < 0.317 + 0.01
+    assert_routable(actions)
+
+
+def test_our_own_agent_starts_far_from_the_bounds() -> None:
+    """Fault kind 15: the limit of what the default training may clip at its start is 1 %."""
+    raw, actions = initial_actions(
+        NETWORKS[Training().network][0],
+        use_sde=True,
+        policy_kwargs={"log_std_init": math.log(Training().action_std)},
+    )
+    assert np.mean(np.abs(raw) > 1.0) < 0.01
+    assert_routable(actions)
+
+
+def test_sb3_refuses_gymnasiums_batch_by_the_name_of_a_class_that_says_what_to_take() -> None:
+    """Fault kind 11. SB3 writes the message; what it tells of us is a class, which names ours."""
+    env: Any = DLBVectorEnv(ROWS, changes=short())
+    with pytest.raises(ValueError, match=r"'dlb_gym\.envs\.DLBVectorEnv'>, not a Gymnasium"):
+        PPO("MlpPolicy", env, device="cpu")
+    assert "Stable-Baselines3 takes `dlb_gym.DLBVecEnv` instead" in str(DLBVectorEnv.__doc__)
+
+
+def test_one_model_plays_scenarios_of_2_5_and_10_cells() -> None:
+    """Fault kind 17. SB3 itself compares the spaces in `set_env`."""
+    batches = [DLBVecEnv(ROWS, scenario=ring(cells), max_cells=10) for cells in (2, 5, 10)]
+    model = PPO("MlpPolicy", batches[0], n_steps=8, batch_size=24, seed=0, device="cpu")
+    for env in batches:
+        model.set_env(env)
+        actions, _ = model.predict(env.reset())
+        assert actions.shape == (ROWS, 10, 10)
+        assert np.isfinite(env.step(actions)[1]).all()
+    with pytest.raises(ValueError, match="Observation spaces do not match"):
+        model.set_env(DLBVecEnv(ROWS, scenario=ring(2)))
 
 
 def makers() -> list[EnvironmentMaker]:
@@ -208,8 +262,10 @@ def makers() -> list[EnvironmentMaker]:
     return [EnvironmentMaker(name, changes=short()) for name in ("DLB-v0", "dlb_gym:DLB-v0")]
 
 
-def test_spawned_sb3_workers_know_both_ids() -> None:
-    env = SubprocVecEnv(makers(), start_method="spawn")  # type: ignore[arg-type]
+@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+def test_sb3s_workers_know_both_ids(context: str) -> None:
+    """Fault kind 14."""
+    env = SubprocVecEnv(makers(), start_method=context)  # type: ignore[arg-type]
     try:
         env.seed(3)
         np.testing.assert_array_equal(
@@ -221,6 +277,7 @@ def test_spawned_sb3_workers_know_both_ids() -> None:
 
 @pytest.mark.parametrize("context", ["spawn", "forkserver"])
 def test_workers_of_gymnasiums_batch_know_both_ids(context: str) -> None:
+    """Fault kind 14."""
     env = AsyncVectorEnv(makers(), context=context)
     try:
         vector = DLBVectorEnv(2, changes=short())

@@ -19,6 +19,7 @@ from dlb_gym.scenario_source import load_scenario, override
 from dlb_gym.simulator import Simulator
 from dlb_gym.workload import CHUNK_S, Workload
 from tests import reference
+from tests.parity import engine_run
 from tests.request_log import books_at
 from tests.short_episodes import ring
 
@@ -203,7 +204,8 @@ def test_an_outage_finishes_what_runs_and_takes_nothing_new() -> None:
 
 
 def test_the_log_holds_a_request_once_and_its_times_in_order() -> None:
-    sim, _, _ = run(load_scenario(ring(2, horizon_s=4.0)))
+    """Requests of three chunks, the first and the last of which are cut."""
+    sim, _, _ = run(load_scenario(ring(2, horizon_s=20.5)))
     log = sim.request_log(0)
     ok = log["server"] >= 0
     tau_s = one_way_s(load_scenario(ring(2)))[log["root"].astype(int), log["cell"].astype(int)]
@@ -212,7 +214,7 @@ def test_the_log_holds_a_request_once_and_its_times_in_order() -> None:
     np.testing.assert_array_equal(log["answer_s"], log["done_s"] + tau_s)
     assert (log["first_token_s"] > log["leaf_s"])[ok].all()
     assert (log["done_s"] > log["first_token_s"])[ok].all()
-    requests = offered(load_scenario(ring(2, horizon_s=4.0)), 5.0)
+    requests = offered(load_scenario(ring(2, horizon_s=20.5)), 21.5)
     np.testing.assert_array_equal(np.sort(log["arrival_s"]), np.sort(requests.arrival_s))
     unlogged, _, _ = run(load_scenario(ring(2)), log=False)
     with pytest.raises(ValueError, match="make the simulator with log=True"):
@@ -239,3 +241,57 @@ def test_one_way_latency_is_half_the_round_trip_and_missing_off_the_arcs() -> No
     tau_s = one_way_s(rescaled)
     np.testing.assert_allclose(tau_s[0], [0.0, 0.02, 0.02], rtol=1e-12)
     assert np.isnan(tau_s[1]).tolist() == [True, False, True]
+
+
+def test_a_roots_arrival_rate_is_an_exponential_mean_over_one_second() -> None:
+    """From the log: after every interval h the mean moves 1 - e^-h of the way to the rate in it."""
+    scenario = load_scenario(ring(2, horizon_s=3.0))
+    interval_s = scenario.control_interval_s
+    sim = Simulator(1, 2, 2, log=True)
+    sim.reset_row(0, scenario, SEED, EPISODE)
+    sim.set_routing(np.full((1, 2, 2), 0.5), np.zeros(1, int))
+    seen_rps = []
+    for step in range(1, 41):
+        sim.advance(np.array([step]))
+        seen_rps.append(sim.view().arrival_rps[0].copy())
+    sim.advance(np.array([120]))
+    log = sim.request_log(0)
+    mean_rps = np.zeros(2)
+    for step, found_rps in enumerate(seen_rps):
+        inside = (log["arrival_s"] > step * interval_s) & (
+            log["arrival_s"] <= (step + 1) * interval_s
+        )
+        rate_rps = np.bincount(log["root"][inside].astype(int), minlength=2) / interval_s
+        mean_rps += (1.0 - np.exp(-interval_s)) * (rate_rps - mean_rps)
+        np.testing.assert_allclose(found_rps, mean_rps, rtol=1e-9)
+    assert (mean_rps > 10.0).all()
+
+
+def test_at_one_instant_a_completion_precedes_an_arrival_and_an_arrival_the_report() -> None:
+    """One place in all; 2 tokens of 1/8 s each: the second comes when the first is done."""
+    system = reference.System(
+        tau_s=np.zeros((1, 1)),
+        prefill_s_per_token=np.zeros(1),
+        decode_s_per_token=np.array([0.125]),
+        live_servers=(((0.0, 1),),),
+        decode_slots=1,
+        queue_limit=1,
+        router_delay_s=0.0,
+        probe_interval_s=0.25,
+        control_interval_s=0.25,
+    )
+    two = np.zeros(2)
+    requests = reference.Requests(
+        root=two.astype(np.int64),
+        arrival_s=np.array([0.25, 0.5]),
+        prompt_tokens=two.astype(np.int64),
+        output_tokens=np.array([2, 2]),
+        u_route=two,
+        u_leaf=two,
+    )
+    decision = reference.Decision("sample", routing=np.ones((1, 1)))
+    views, logs = engine_run.simulate([(system, requests)], lambda step, _: decision, 4)
+    assert [view.rejected for view in views[0]] == [0, 0, 0, 0]
+    assert [int(view.received[0, 0]) for view in views[0]] == [1, 2, 2, 2]
+    assert [int(view.rif[0, 0]) for view in views[0]] == [1, 1, 0, 0]
+    assert logs[0][:, layout.LOG_DONE_S].tolist() == [0.5, 0.75]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dlb_gym.episodes import episode_source
-from dlb_gym.measurements import ERROR_KINDS
+from dlb_gym.measurements import ERROR_KINDS, bin_edges_s, quantile_s
 from dlb_gym.policy import Decision
 from dlb_gym.task import Task
 from dlb_gym.trace import describe_trace
@@ -117,6 +117,14 @@ def test_metrics_are_numpys_on_the_request_log() -> None:
             )
             assert low * (1 - BIN) <= metrics[f"{prefix}_{name}_s"] <= high * (1 + BIN)
     assert all(type(value) in (int, float) for value in metrics.values())
+
+
+def test_quantiles_are_linear_within_a_bin_by_hand() -> None:
+    """Four latencies in the bin from 2 s, which is 1/32 s wide, and four in the one from 4 s."""
+    histogram = np.zeros(len(bin_edges_s()) - 1, dtype=np.int64)
+    histogram[np.searchsorted(bin_edges_s(), [2.0, 4.0])] = 4
+    seen = quantile_s(histogram, [0.125, 0.25, 0.5, 0.75, 1.0])
+    assert seen.tolist() == [2 + 1 / 128, 2 + 1 / 64, 2 + 1 / 32, 4 + 1 / 32, 4 + 1 / 16]
 
 
 def test_time_per_output_token_runs_from_the_first_token_to_the_last(tmp_path: Path) -> None:
@@ -232,6 +240,21 @@ def test_draining_answers_every_request_that_arrived_by_the_horizon() -> None:
     for row in range(3):
         assert task.summary(row)["unfinished"] == 0
         assert task.simulator.request_log(row)["arrival_s"].max() <= 3.0
+
+
+def test_draining_waits_for_requests_that_are_all_on_their_way() -> None:
+    """All go to the other cell, 1 s away: at the horizon of 0.5 s no cell has any."""
+    network = {"rtt_s": [[0.0, 2.0], [2.0, 0.0]]}
+    task = make(horizon_s=0.5, warmup_s=0.0, network=network)
+    task.reset(seeds=[0])
+    for _ in range(5):
+        task.step_routing(np.array([[[0.0, 1.0], [1.0, 0.0]]]))
+    books = task.simulator.books()
+    assert books.rif[0] == 0
+    assert books.to_cells[0] == books.arrived[0] > 10
+    task.drain()
+    books = task.simulator.books()
+    assert books.answered[0] == books.arrived[0]
 
 
 def test_an_episode_in_which_nothing_arrives_has_well_formed_metrics() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import NormalizeReward, RecordEpisodeStatistics
 
+from benchmarks import faces
 from dlb_gym.envs import DLBEnv, DLBVectorEnv
 from tests.short_episodes import STEPS, drawn_actions, play, short
 
@@ -38,6 +40,7 @@ def single(row: int, actions: Any, seed: int = 0, episodes: int = 1) -> list[Any
 
 
 def test_next_step_returns_the_last_observation_and_then_resets_whatever_the_action() -> None:
+    """Fault kind 7."""
     env, actions = batch("NextStep"), batch_actions(2 * STEPS)
     alone = [single(row, actions, episodes=2) for row in range(ROWS)]
     env.reset(seed=0)
@@ -62,6 +65,7 @@ def test_next_step_returns_the_last_observation_and_then_resets_whatever_the_act
 
 
 def test_same_step_resets_at_once_and_keeps_the_final_observation_and_info() -> None:
+    """Fault kind 7."""
     env, actions = batch("SameStep"), batch_actions(2 * STEPS)
     alone = [single(row, actions, episodes=2) for row in range(ROWS)]
     env.reset(seed=0)
@@ -103,6 +107,8 @@ def test_same_step_tells_rows_that_end_from_rows_that_go_on() -> None:
     assert going["_in_system"].tolist() == [False, True]
     assert ended["in_system"][0] + ended["errors"][0] == reward[0]
     assert going["in_system"][1] + going["errors"][1] == reward[1]
+    assert ended["in_system"][1] == ended["errors"][1] == 0.0
+    assert going["in_system"][0] == going["errors"][0] == 0.0
 
 
 def test_disabled_waits_for_a_reset_of_the_rows_that_ended() -> None:
@@ -156,6 +162,7 @@ def test_a_wrong_reset_mask_is_refused_and_changes_nothing(mask: Any, message: s
 
 @pytest.mark.parametrize("mode", MODES)
 def test_recorded_statistics_are_the_single_environments(mode: str) -> None:
+    """Fault kind 8."""
     actions = batch_actions(2 * STEPS)
     env = RecordEpisodeStatistics(batch(mode))
     env.reset(seed=0)
@@ -182,7 +189,7 @@ def test_recorded_statistics_are_the_single_environments(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_normalised_rewards_are_those_of_gymnasiums_own_batch(mode: str) -> None:
-    """SyncVectorEnv of single environments is the yardstick; both see the same rewards."""
+    """Fault kind 8. SyncVectorEnv of single environments is the yardstick; rewards are the same."""
     actions = batch_actions(2 * STEPS + 1)
     ours = NormalizeReward(batch(mode))
     sync = gym.vector.SyncVectorEnv(
@@ -203,6 +210,7 @@ def test_normalised_rewards_are_those_of_gymnasiums_own_batch(mode: str) -> None
 
 
 def test_each_instance_keeps_its_own_mode() -> None:
+    """Fault kind 9."""
     envs = [batch(mode) for mode in MODES]
     assert [env.metadata["autoreset_mode"] for env in envs] == [AutoresetMode(m) for m in MODES]
     assert "autoreset_mode" not in DLBVectorEnv.metadata
@@ -239,6 +247,31 @@ def test_one_seed_counts_up_row_by_row_and_may_be_numpys() -> None:
     expected = batch().reset(seed=[4, 5])[0]
     for seed in (4, np.int64(4), np.array([4, 5])):
         np.testing.assert_array_equal(batch().reset(seed=seed)[0], expected)
+
+
+def test_an_unseeded_reset_after_a_seed_is_every_rows_next_episode() -> None:
+    """Fault kind 5, for the batch."""
+    env = batch()
+    pairs = [(env.reset(seed=7)[0], env.reset()[0]) for _ in range(2)]
+    np.testing.assert_array_equal(pairs[0], pairs[1])
+    for row in range(ROWS):
+        assert not np.array_equal(pairs[0][0][row], pairs[0][1][row])
+
+
+@pytest.mark.filterwarnings("ignore:.* is multi-threaded:DeprecationWarning")
+def test_one_table_compares_the_speeds_of_all_faces() -> None:
+    """Fault kind 22: that the figures exist, with the cores and threads they had; not how large."""
+    title, sizes, *rows = faces.table(sizes=(1, 2), rounds=1, round_s=0.0).splitlines()
+    assert f"{len(os.sched_getaffinity(0))} cores, one thread a process" in title
+    assert sizes.split() == ["n", "=", "1", "n", "=", "2"]
+    figures = {line[:18].strip(): line[18:].split() for line in rows}
+    assert set(figures) == {
+        "native vector", "native SB3", "Gymnasium sync", "Gymnasium async", "SB3 dummy",
+        "SB3 subproc",
+    }  # fmt: skip
+    for pair in figures.values():
+        assert all(float(figure.replace(",", "")) > 0 for figure in pair)
+        assert len(pair) == 2
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -54,6 +54,8 @@ def test_arrivals_are_poisson_with_each_roots_share_of_the_offered_rate() -> Non
         # Variance over mean of Poisson counts: chi-square with 1,199 degrees of freedom.
         dispersion = 1_199 * counts.var(ddof=1) / counts.mean()
         assert 0.0005 < stats.chi2.cdf(dispersion, 1_199) < 0.9995
+        chunks = np.histogram(rows[:, 0], bins=60, range=(0, 600))[0]
+        assert 0.0005 < stats.chi2.cdf(59 * chunks.var(ddof=1) / chunks.mean(), 59) < 0.9995
 
 
 def test_a_chunk_holds_its_ten_seconds_in_order() -> None:
@@ -83,6 +85,13 @@ def test_the_roots_of_a_scenario_do_not_disturb_each_other() -> None:
     west_alone = Workload(without, 5, 0).chunk(3)
     assert west_alone[0].shape == (0, 5)
     assert west_alone[1].tobytes() == Workload(two_cells(), 5, 0).chunk(3)[1].tobytes()
+
+
+def test_equal_roots_draw_requests_of_their_own() -> None:
+    equal = override(two_cells(), {"roots.0.demand": 0.5, "roots.1.demand": 0.5})
+    first, second = Workload(equal, 5, 0).chunk(3)
+    for column in (0, 3, 4):
+        assert np.intersect1d(first[:, column], second[:, column]).size == 0
 
 
 def test_uniforms_are_uniform_and_independent() -> None:

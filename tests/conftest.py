@@ -1,0 +1,52 @@
+"""Which tests take long, and which are small enough for kernels that run as plain Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+
+SLOW = (
+    "agents",
+    "experiments",
+    "fuzz",
+    "laws",
+    "parity",
+    "test_batching",
+    "test_calibration",
+    "test_contradictions",
+    "test_docs",
+    "test_endpoints",
+    "test_engine_cache",
+    "test_estimator",
+    "test_evaluation",
+    "test_killed_runs",
+    "test_long_runs",
+    "test_pettingzoo",
+    "test_sb3",
+    "test_session_routing",
+    "test_sessions",
+    "test_simulator",
+    "test_train",
+)
+"""Folders and modules that `make test-fast` leaves out."""
+INTERPRETED = (
+    "parity/test_mechanism_reference",
+    "parity/test_engine_reference",
+    "test_affinity",
+    "test_faults",
+    "test_observation",
+)
+"""Those that `make coverage` also runs with the kernels as plain Python."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks tests by where they are."""
+    for item in items:
+        place = item.path.relative_to(TESTS).with_suffix("").as_posix()
+        if place.startswith(SLOW):
+            item.add_marker(pytest.mark.slow)
+        if place.startswith(INTERPRETED):
+            item.add_marker(pytest.mark.interpreted)
