@@ -10,7 +10,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := setup
 .DELETE_ON_ERROR:
-.PHONY: setup train test check bench experiments
+.PHONY: setup train test test-fast coverage fuzz check mutants bench experiments
 
 setup: $(READY)
 
@@ -28,14 +28,34 @@ $(READY): pyproject.toml constraints.txt
 train: $(READY)
 	$(BIN)/python train.py $(ARGS)
 
+# One worker a core; a file stays with one of them, which keeps its fixtures.
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile
+
 test: $(READY)
-	$(BIN)/python -m pytest $(ARGS)
+	$(PYTEST) $(ARGS)
+
+test-fast: $(READY)
+	$(PYTEST) -m "not slow" $(ARGS)
+
+# Lines that tests run. Kernels count where they run as plain Python, on the tests that are small
+# enough for it.
+coverage: $(READY)
+	$(PYTEST) --cov --cov-report=
+	NUMBA_DISABLE_JIT=1 $(PYTEST) -m interpreted --cov --cov-append
+
+# Hostile input, as in ARGS="--seconds 300 --seed 1"; by coverage too where atheris is installed.
+fuzz: $(READY)
+	$(BIN)/python -m tests.fuzz $(ARGS)
 
 check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/codespell
+
+mutants: $(READY)
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks $(ARGS)
