@@ -61,7 +61,7 @@ class FixedScenarios:
     def __init__(self, scenarios: Sequence[Scenario], rows: int = 1) -> None:
         self.scenarios = tuple(scenarios)
         axes = [_checked(scenario) for scenario in self.scenarios]
-        require_room(self.scenarios[0].name, longest(axes), rows)
+        require_room(f"scenario {self.scenarios[0].name!r}", longest(axes), rows)
         self.max_roots = max(len(scenario.roots) for scenario in self.scenarios)
         self.max_cells = max(len(scenario.cells) for scenario in self.scenarios)
 
@@ -76,16 +76,19 @@ class FamilyScenarios:
     Args:
         family: Name of the family.
         changes: What to override in each (see `scenario_source.override`).
+        rows: Rows of the batch that plays them.
 
     Raises:
         ScenarioError: The family is unknown or a change is not valid.
         TraceError: A trace among the changes cannot be used.
     """
 
-    def __init__(self, family: str, changes: Mapping[str, Any] | None = None) -> None:
-        self._family, self._changes = family, dict(changes or {})
+    def __init__(
+        self, family: str, changes: Mapping[str, Any] | None = None, rows: int = 1
+    ) -> None:
+        self._family, self._changes, self._rows = family, dict(changes or {}), rows
         first = sample(family, 0, 0, self._changes)
-        _checked(first)
+        _checked(first, rows=rows)
         if first.demand.trace is not None:  # described once: every episode the same content
             self._changes["demand.trace"] = first.demand.trace.model_dump()
         self.max_roots = self.max_cells = FAMILIES[family].max_cells
@@ -97,7 +100,7 @@ class FamilyScenarios:
             ScenarioError: This one cannot be played.
         """
         drawn = sample(self._family, seed, episode, self._changes)
-        _checked(drawn, seed, episode)
+        _checked(drawn, seed, episode, self._rows)
         return drawn
 
 
@@ -141,7 +144,7 @@ def episode_source(
                 f"family = {family!r} draws its scenarios and round trips itself; leave out "
                 "`scenario` and `rtt_csv`, or the family"
             )
-        return FamilyScenarios(family, changed)
+        return FamilyScenarios(family, changed, num_envs or 1)
     if isinstance(scenario, Sequence) and not isinstance(scenario, str):
         _require_a_row_each(scenario, num_envs)
         loaded = [load_scenario(source, rtt_csv=rtt_csv) for source in scenario]
@@ -177,14 +180,14 @@ def _require_whole_rounds(
         )
 
 
-def _checked(scenario: Scenario, seed: int = 0, episode: int = 0) -> Axes:
+def _checked(scenario: Scenario, seed: int = 0, episode: int = 0, rows: int = 1) -> Axes:
     """What a scenario takes, if it can be played at all."""
     require_length(scenario)
     disturbances = resolve(scenario, seed, episode)
     check_protocol(scenario, disturbances)
     _require_reports_in_bounds(scenario)
     axes = axes_of(scenario, disturbances)
-    require_room(scenario.name, axes)
+    require_room(f"scenario {scenario.name!r}", axes, rows)
     return axes
 
 

@@ -13,7 +13,9 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from dlb_gym.actions import numbers
 from dlb_gym.encoded_task import EncodedTask, Keywords
+from dlb_gym.messages import shown
 from dlb_gym.observation import Observation
 from dlb_gym.policy import TaskSpec
 from dlb_gym.scenario_source import ScenarioSource
@@ -157,15 +159,19 @@ class DLBParallelEnv(ParallelEnv):  # type: ignore[misc]
 
     def _joint(self, actions: Mapping[str, Array]) -> NDArray[np.float64]:
         """Joint action (1, roots, cells); zero in padded rows, which send nothing."""
-        wrong = sorted(set(actions) ^ set(self.agents))
+        if not isinstance(actions, Mapping):
+            raise ValueError(
+                f"actions = {shown(actions)} must be a dictionary from agents to actions"
+            )
+        wrong = sorted(map(shown, set(actions) ^ set(self.agents)))
         if wrong:
             raise ValueError(
                 f"actions must be given for exactly the agents {self.agents}; missing or unknown: "
-                f"{wrong}"
+                f"{', '.join(wrong)}"
             )
         joint = np.zeros((1, self.task_spec.num_roots, self.task_spec.num_cells))
         for i, name in enumerate(self.agents):
-            action = np.asarray(actions[name], dtype=np.float64)
+            action = numbers(actions[name])
             if action.shape != joint.shape[2:]:
                 raise ValueError(
                     f"action of {name!r} has shape {action.shape}; it must be {joint.shape[2:]}: "

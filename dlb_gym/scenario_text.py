@@ -19,7 +19,8 @@ MAX_DEPTH = 16
 """Tables and lists within one another; a scenario needs 5."""
 
 _PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+"""
-_LONG_KEY = re.compile(rf"""(?<![\w'"-])(?:{_PART}){{{MAX_DEPTH}}}""")
+_START = r"(?:^[ \t]*+(?:\[\[?[ \t]*+)?|[{,][ \t]*+)"  # of a key: a comment may hold what it likes
+_LONG_KEY = re.compile(rf"{_START}(?:{_PART}){{{MAX_DEPTH}}}", re.MULTILINE)
 """Reading a key takes the square of the tables that it names."""
 
 

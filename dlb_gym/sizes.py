@@ -12,6 +12,7 @@ from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dlb_gym.autoscaler import Scaler
 from dlb_gym.disturbances import Disturbances
@@ -151,7 +152,7 @@ def bytes_of(axes: Axes) -> dict[str, float]:
         + axes.roots * 2 * map_rows(max(axes.map_sessions, 1))
         if axes.cache_sessions
         else 0,
-        "drawn": 3.0 * axes.roots * axes.ahead * axes.columns + 2.0 * axes.chunk * axes.columns,
+        "drawn": 2.0 * axes.roots * axes.ahead * axes.columns,
         "kept": axes.kept * len(SESSION_COLUMNS),
         "held": held * width + axes.cells * 3.0 * axes.under_way,
     }
@@ -174,15 +175,16 @@ _REMEDIES = {
     "kept": "{a.kept:.3g} requests of sessions that go on: shorten demand.sessions.gap_s or "
     "mean_turns, or lower demand.utilisation",
     "held": "requests in {a.cells:,} cells and {a.under_way:.3g} under way: lower "
-    "server.queue_limit or servers, or shorten latencies and control_interval_s",
+    "server.queue_limit, servers or demand.utilisation, or shorten latencies, control_interval_s "
+    "or demand.profile's synchronised_period_s",
 }
 
 
-def require_room(name: str, axes: Axes, rows: int = 1) -> None:
+def require_room(what: str, axes: Axes, rows: int = 1) -> None:
     """Refuses a batch that takes too much memory.
 
     Args:
-        name: Of the scenario, or what else is to be played, for the message.
+        what: Is to be played, for the message.
         axes: The longest of all scenarios.
         rows: Rows of the batch.
 
@@ -190,11 +192,12 @@ def require_room(name: str, axes: Axes, rows: int = 1) -> None:
         ScenarioError: It would take more than `MAX_BYTES`.
     """
     parts = bytes_of(axes)
+    parts["drawn"] += 2.0 * _WORD * axes.chunk * axes.columns / rows  # one row draws at a time
     total = rows * sum(parts.values())
     if total > MAX_BYTES:
-        most = max(parts, key=lambda what: parts[what])
+        most = max(parts, key=lambda part: parts[part])
         raise ScenarioError(
-            f"scenario {name!r} would take about {_gib(total)} of memory in {rows:,} "
+            f"{what} would take about {_gib(total)} of memory in {rows:,} "
             f"row{'s' if rows > 1 else ''}; at most {_gib(MAX_BYTES)} are allowed. "
             f"{_gib(rows * parts[most])} are for {_REMEDIES[most].format(a=axes)}"
             f"{', or make fewer rows' if rows > 1 else ''}"
@@ -247,12 +250,20 @@ def _requests(scenario: Scenario, disturbances: Disturbances, span_s: float) -> 
     if scenario.demand.trace is None:
         most = rate_rps * _peak_s(scenario.demand.profile, span_s)
     else:
-        recorded = load_trace(scenario.demand.trace).time_s.size
-        most = recorded * math.ceil(span_s * rate_rps / recorded + 1.0)
+        most = _most_replayed(load_trace(scenario.demand.trace).time_s, rate_rps, span_s)
     requests: list[float] = (most * demand_shares(scenario)).tolist()
     for burst in disturbances.bursts:
         requests[burst.root] += burst.extra_rps * min(span_s, burst.end_s - burst.start_s)
     return [count + 6.0 * math.sqrt(count) for count in requests]
+
+
+def _most_replayed(time_s: NDArray[np.float64], rate_rps: float, span_s: float) -> float:
+    """The most requests of a replay within any such span; see `trace_replay` for its circle."""
+    count = time_s.size
+    laps, rest = divmod(span_s * rate_rps / count, 1.0)
+    place = time_s * ((count - 1) / count / time_s[-1])  # of a lap
+    ends = np.searchsorted(np.concatenate((place, place + 1.0)), place + rest, side="right")
+    return float(laps * count + (ends - np.arange(count)).max())
 
 
 def _peak_s(profile: DemandProfile, span_s: float) -> float:

@@ -85,7 +85,8 @@ class Task:
                     "raise it or leave it out"
                 )
             roots = cells = max_cells
-        require_room(f"max_cells = {max_cells}", Axes(roots, cells), num_replications)
+        fleet = f"a batch for {roots:,} roots and {cells:,} cells"
+        require_room(fleet, Axes(roots, cells), num_replications)
         self.simulator = Simulator(num_replications, roots, cells, log)
         self.spec = TaskSpec(roots, cells, Observation(roots, cells))
         n = num_replications

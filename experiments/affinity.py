@@ -29,7 +29,7 @@ from dlb_gym.runs import FIRST_HELD_OUT_SEED
 from dlb_gym.scenario import Scenario
 from dlb_gym.scenario_source import load_scenario, override
 from dlb_gym.sessions import eligible_share
-from experiments.runner import Measurement, panels, played
+from experiments.runner import Measurement, panels, played, use_log
 
 QUESTION = "What does affinity save, and what does it cost in balance?"
 
@@ -148,7 +148,7 @@ def figure(table: pd.DataFrame) -> Figure:
         axis.set(title=title, xticks=range(len(KINDS)))
         axis.set_xticklabels([kind.replace("_", " ") for kind in KINDS])
         if metric == "ttft_mean_s":
-            axis.set(yscale="log")
+            use_log(axis.yaxis)
         else:
             axis.set_ylim(bottom=0.0)
     axes[0].axhspan(100 * SAVED[0], 100 * SAVED[1], color="#2f9e6e", alpha=0.12, linewidth=0)

@@ -21,7 +21,7 @@ from dlb_gym.rates import nominal_rates_rps
 from dlb_gym.runs import FIRST_HELD_OUT_SEED
 from dlb_gym.scenario import Scenario
 from dlb_gym.scenario_source import load_scenario, override, scenario_from_dict
-from experiments.runner import Measurement, evaluated, line_style, panels, played
+from experiments.runner import Measurement, evaluated, line_style, panels, played, use_log
 
 QUESTION = "How do batching servers respond to load, and what do routing policies gain on them?"
 
@@ -139,10 +139,12 @@ def figure(table: pd.DataFrame) -> Figure:
         rates = own["throughput_rps"]
         axes[0].plot(rates, own["latency_mean_s"], marker="o", label=str(name))
         axes[1].plot(rates, 1000.0 * own["tpot_mean_s"], marker="o")
-    axes[0].set(title="mean latency, s", yscale="log")
-    axes[1].set(title="time per output token, ms", yscale="log")
+    axes[0].set(title="mean latency, s")
+    axes[1].set(title="time per output token, ms")
     for axis in axes[:2]:
-        axis.set(xlabel="throughput of a server, requests/s", xscale="log")
+        axis.set(xlabel="throughput of a server, requests/s")
+        use_log(axis.xaxis)
+        use_log(axis.yaxis)
     axes[0].legend(fontsize=7)
     for policy, own in table[table["part"] == "policies"].groupby("case", sort=False):
         axes[2].plot(100.0 * own["load"], own["latency_mean_s"], **line_style(str(policy)))

@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 from dlb_gym.runs import FIRST_HELD_OUT_SEED
 from dlb_gym.scenario import Scenario
 from dlb_gym.scenario_source import load_scenario, override
-from experiments.runner import Measurement, evaluated, line_style, panels, played
+from experiments.runner import Measurement, evaluated, line_style, panels, played, use_log
 
 QUESTION = "What do turns, lost reports and more replicas cost?"
 
@@ -118,7 +118,8 @@ def figure(table: pd.DataFrame) -> Figure:
         own = table[table["part"] == part]
         messages.plot(own["value"], own["messages_a_request"], dashes, color="black", label=label)
     messages.set(title="messages a request", xlabel="leaf replicas a cell")
-    messages.set(xscale="log", yscale="log")
+    use_log(messages.xaxis)
+    use_log(messages.yaxis)
     messages.legend()
     drawn.legend(*turn.get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return drawn

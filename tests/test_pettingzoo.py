@@ -188,10 +188,10 @@ def test_what_a_step_returned_stays_as_it_was() -> None:
 
 
 WRONG: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
-    "missing": (lambda actions: actions.pop("root_1"), r"missing or unknown: \['root_1'\]"),
+    "missing": (lambda actions: actions.pop("root_1"), r"missing or unknown: 'root_1'"),
     "unknown": (
         lambda actions: actions.update(root_2=np.ones(10)),
-        r"exactly the agents \['root_0', 'root_1'\]; missing or unknown: \['root_2'\]",
+        r"exactly the agents \['root_0', 'root_1'\]; missing or unknown: 'root_2'",
     ),
     "shape": (
         lambda actions: actions.update(root_1=np.ones(2)),

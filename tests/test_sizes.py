@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dlb_gym import sizes
 from dlb_gym.disturbances import resolve
 from dlb_gym.envs import DLBEnv, DLBVectorEnv
-from dlb_gym.episodes import FixedScenarios, episode_source
+from dlb_gym.episodes import FamilyScenarios, FixedScenarios, episode_source
 from dlb_gym.network import REGIONS
 from dlb_gym.policy import proportional
 from dlb_gym.rates import nominal_rates_rps, offered_rate_rps
@@ -56,6 +57,29 @@ def test_a_day_of_a_million_requests_a_second_on_ten_thousand_servers_is_accepte
     assert offered_rate_rps(scenario) == pytest.approx(1e6)
     source = FixedScenarios([scenario])
     assert (source.max_roots, source.max_cells) == (200, 200)
+
+
+def test_a_thousand_rows_of_many_small_requests_are_accepted() -> None:
+    FixedScenarios([load_scenario("sand")], 1_024)
+
+
+def test_a_replayed_traces_busiest_span_is_counted() -> None:
+    """Ten requests a second for 100 s, then one a second: 15 s hold 151 at most, ends included.
+
+    Replayed at the trace's own rate; twice the lap holds every request twice.
+    """
+    time_s = np.concatenate((np.arange(1_000) * 0.1, 100.0 + np.arange(901.0)))
+    rate_rps = (time_s.size - 1) / time_s[-1]
+    assert sizes._most_replayed(time_s, rate_rps, 15.0) in (150, 151)
+    lap_s = time_s.size / rate_rps
+    assert sizes._most_replayed(time_s, rate_rps, 2.0 * lap_s) == pytest.approx(3_802, abs=1)
+
+
+def test_a_family_is_bounded_by_its_rows_too() -> None:
+    changes = {"server.queue_limit": 20_000}
+    FamilyScenarios("appendix_b", changes, 2)
+    with pytest.raises(ScenarioError, match=r"of memory in 2,000 rows.*or make fewer rows"):
+        FamilyScenarios("appendix_b", changes, 2_000)
 
 
 def test_a_thousand_cells_are_accepted() -> None:
@@ -110,11 +134,11 @@ def test_the_estimate_covers_what_is_allocated_and_not_much_more(changes: dict[s
         ),
         (
             {"control_interval_s": 1e7, "warmup_s": 0.0, "horizon_s": 1e8, "probe_interval_s": 1.0},
-            "GiB are for requests in 6 cells and 3.56e\\+09 under way.*latencies and control",
+            "GiB are for requests in 6 cells and 3.56e\\+09 under way.*latencies, control",
         ),
         (
             {"demand.profile": {"synchronised_fraction": 1.0, "synchronised_period_s": 1e7}},
-            "requests of the busiest root drawn ahead.*synchronised_period_s",
+            "requests in 6 cells and .* under way.*synchronised_period_s",
         ),
         (
             {"demand.sessions": {"gap_s": 1e7, "mean_turns": 10.0}},

@@ -1,6 +1,6 @@
 """What experiments share: measurements and their store, policies played, drawing."""
 
-from experiments.runner.drawing import line_style, panels
+from experiments.runner.drawing import line_style, panels, use_log
 from experiments.runner.measurement import Measurement
 from experiments.runner.playing import evaluated, played
 from experiments.runner.variants import by_variant, side_by_side, value, variants
@@ -13,6 +13,7 @@ __all__ = [
     "panels",
     "played",
     "side_by_side",
+    "use_log",
     "value",
     "variants",
 ]

@@ -9,7 +9,9 @@ from typing import Any
 import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.axis import XAxis, YAxis
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 STYLE = {
     "axes.axisbelow": True,
@@ -42,6 +44,14 @@ def panels(count: int = 1, **subplots: Any) -> tuple[Figure, list[Axes]]:
     width, height = PANEL_INCHES
     figure = Figure(figsize=(width * count, height), layout="constrained")
     return figure, list(figure.subplots(1, count, squeeze=False, **subplots)[0])
+
+
+def use_log(axis: XAxis | YAxis) -> None:
+    """A logarithmic scale whose ticks are plain numbers."""
+    axis.axes.set(**{"xscale" if isinstance(axis, XAxis) else "yscale": "log"})
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def line_style(policy: str) -> dict[str, Any]:
