@@ -118,11 +118,11 @@ def read_model(checkpoint: Path, env: VecEnv | None = None) -> PPO:
         raise _unreadable(path, error) from error
 
 
-def read_statistics(checkpoint: Path) -> VecNormalize:
-    """The running statistics, without an environment; runs code that the file holds.
+def read_statistics(checkpoint: Path, env: VecEnv | None = None) -> VecNormalize:
+    """The running statistics, around an environment if there is one; runs code of the file.
 
     Raises:
-        CheckpointError: The file is missing or not readable.
+        CheckpointError: The file is missing or not readable, or belongs to other sizes.
     """
     path = _file(checkpoint, STATISTICS)
     try:
@@ -131,7 +131,20 @@ def read_statistics(checkpoint: Path) -> VecNormalize:
         raise _unreadable(path, error) from error
     if not isinstance(statistics, VecNormalize):
         raise _unreadable(path, TypeError(f"it holds a {type(statistics).__name__}"))
+    if env is not None:
+        _wrap(statistics, env, path)
     return statistics
+
+
+def _wrap(statistics: VecNormalize, env: VecEnv, path: Path) -> None:
+    before, now = statistics.observation_space.shape, env.observation_space.shape
+    if before != now:
+        raise CheckpointError(
+            f"{str(path)!r} has statistics of observations of shape {before}, and the environment "
+            f"to go on with gives {now}: resume with the version and keywords that it was trained "
+            "with, or train anew"
+        )
+    statistics.set_venv(env)
 
 
 _UNREADABLE = (

@@ -18,6 +18,8 @@ from agents.run_folders import CHECKPOINTS, latest_checkpoint, owner_of
 from agents.saved_policy import DESCRIPTION, MEAN, TENSORS, VARIANCE, SavedPolicy, read_policy
 from agents.saved_policy import LoadError as LoadError
 from dlb_gym.actions import to_routing
+from dlb_gym.input_files import InputFileError, input_path
+from dlb_gym.messages import shown
 from dlb_gym.policy import Decision, Information, Policy, TaskSpec
 
 
@@ -49,10 +51,19 @@ def policy_files(path: str | Path) -> tuple[str, tuple[str, ...]]:
 
 def _folder(path: str | Path) -> Path:
     """The folder with the files: the path itself, or the newest checkpoint of the run there."""
-    given = Path(path)
+    try:
+        return _found(input_path(path, "a learned policy"))
+    except InputFileError as error:
+        raise LoadError(str(error)) from None
+    except OSError as error:
+        reason = f"{error.strerror}; give the folder of a run of train.py"
+        raise LoadError(f"{shown(str(path))} cannot be read: {reason}") from error
+
+
+def _found(given: Path) -> Path:
     if given.is_file():
         raise LoadError(
-            f"{str(path)!r} is a file; give the folder that holds {DESCRIPTION} and {TENSORS}. "
+            f"{str(given)!r} is a file; give the folder that holds {DESCRIPTION} and {TENSORS}. "
             "An SB3 zip serves only to resume one's own training and is never evaluated"
         )
     if (given / DESCRIPTION).exists() or (given / TENSORS).exists():
@@ -60,7 +71,7 @@ def _folder(path: str | Path) -> Path:
     newest = latest_checkpoint(given)
     if newest is None:
         raise LoadError(
-            f"{str(path)!r} holds no learned policy: there is neither {DESCRIPTION} nor a folder "
+            f"{str(given)!r} holds no learned policy: there is neither {DESCRIPTION} nor a folder "
             f"{CHECKPOINTS}/step-*; give the folder of a run of train.py"
         )
     return newest

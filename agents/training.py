@@ -151,8 +151,7 @@ def train(training: Training, run: Path, on_rollout: OnRollout | None = None) ->
         model = _new_model(training, venv)
         curve: list[tuple[int, float]] = []
     else:
-        venv = read_statistics(last)
-        venv.set_venv(env)
+        venv = read_statistics(last, env)
         model = read_model(last, venv)
         curve = list(state.curve)
     keeper = _Keeper(

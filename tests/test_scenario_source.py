@@ -338,3 +338,14 @@ def test_the_reports_under_way_are_bounded() -> None:
         ScenarioError, match=r"9.9e-07 keeps 1.01e\+05 reports .* to 1e-06 s or more"
     ):
         episode_source(override(two_cells(), measured | {"probe_interval_s": 9.9e-7}))
+
+
+def test_a_comment_with_many_dots_is_no_key(tmp_path: Path) -> None:
+    """Keys of so many parts are refused; `a.b.c` in a comment or a text is no key."""
+    path = tmp_path / "dotted.toml"
+    dotted = ".".join("abcdefghijklmnopqrstuvwxyz")
+    path.write_text(f'# from {dotted}\n# {dotted}.x\nbase = "global_six"\nname = "n"\n')
+    assert load_scenario(path).name == "n"
+    path.write_text(f'base = "global_six"\nname = "n"\n{dotted} = 1\n')
+    with pytest.raises(ScenarioError, match="has a key of more than 16 tables"):
+        load_scenario(path)

@@ -20,7 +20,7 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 from agents import loading
-from agents.checkpoints import read_model, read_statistics
+from agents.checkpoints import CheckpointError, read_model, read_statistics
 from agents.loading import LoadError, load, policy_files
 from agents.training import train
 from dlb_gym.actions import to_routing
@@ -320,6 +320,19 @@ def test_a_folder_without_a_policy_is_named(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(LoadError, match=r"holds no learned policy.*policy\.json.*step-"):
             load(path)
+
+
+def test_what_can_be_no_path_is_named() -> None:
+    with pytest.raises(LoadError, match="a learned policy must be the path of a file, text; got"):
+        load(None)  # type: ignore[arg-type]
+    with pytest.raises(LoadError, match=r"'aaa.*' cannot be read: .*give the folder of a run"):
+        load("a" * 5_000)
+
+
+def test_a_training_goes_on_in_its_own_sizes_only(mlp: Path) -> None:
+    other = tiny(environment={"scenario": "global_six"}).make_env(0)
+    with pytest.raises(CheckpointError, match=r"shape \(\d+,\), and the environment .* train anew"):
+        read_statistics(newest(mlp), other)
 
 
 @pytest.mark.parametrize("name", ["policy.json", "policy.safetensors"])
