@@ -10,7 +10,8 @@ parameters p minimise (theory.md section 5)
 
     sum_b W_b (y_b - l(n_b; p))^2 / s2  +  sum_k ((p_k - prior_k) / prior_sd)^2:
 
-a Gaussian prior, which rules where there are few samples and alone where there are none.
+a Gaussian prior, which rules where there are few samples and alone where there are none. How they
+are found: `fitting`.
 
 **Parameters.** With b = beta / alpha and u = (n - knee) / smoothing, l = alpha + beta smoothing
 log(1 + e^u) and
@@ -20,10 +21,7 @@ log(1 + e^u) and
 so that the processing rate rises for ever, whatever p (`latency_model.RHO_MAX`). Theory has log
 beta for log b: the same models, but a prior on b says what is true of cells, that a slower one is
 slower past its knee as well and bends at the same number of requests. Samples that all lie below
-the knee then change alpha and leave b, knee and smoothing at the prior. With c = 1 - knee b /
-RHO_MAX, sigma and h(u) as in `latency_model`, and d = n beta sigma(u), the Jacobian is
-
-    dl/dp = (l, d, c (l - alpha - d), beta smoothing h(u)).
+the knee then change alpha and leave b, knee and smoothing at the prior.
 
 **Variance.** s2 is the scatter within bins, pooled: sum_b S_b / sum_b (W_b - 1)+, S_b = sum w y^2 -
 (sum w y)^2 / W_b. One variance for all bins, since the scatter is that of the requests' sizes: from
@@ -35,10 +33,6 @@ the floor: equal latencies do not count as certain.
 
 Left out of what theory asks: the prior has one standard deviation in place of the fleet's
 covariance, and samples count as independent, though those of one backlog are not.
-
-**Minimisation.** Levenberg-Marquardt within `LOWEST` and `HIGHEST`, its steps by a Cholesky factor
-of the damped normal equations, positive definite by the prior. Arithmetic is that of scalars in a
-fixed order: the same bits compiled or not.
 """
 
 from __future__ import annotations
@@ -48,19 +42,20 @@ import math
 import numpy as np
 
 from dlb_gym.engine.compile import part
+from dlb_gym.engine.fitting import (
+    HIGHEST,
+    LATENCY,
+    LOWEST,
+    PARAMETERS,
+    POINTS,
+    PRECISION,
+    RHO_MAX,
+    N,
+    minimise,
+)
 from dlb_gym.engine.layout import FloatArray
 
-RHO_MAX = 0.9  # `latency_model.RHO_MAX`, which kernels cannot import; a test holds them equal
-
-PARAMETERS = 4
-LOWEST = (-14.0, -10.0, -4.0, -4.0)
-HIGHEST = (14.0, 5.0, 4.0, 2.0)
-"""Bounds of p: alpha from 1 us to two weeks, beta from alpha / 22,000 to 148 alpha, knee from 1.8 %
-to 98.2 % of its largest, smoothing from 1.8 % of the knee to 7 knees. The third keeps a prior on
-the constraint (an ideal server's) off the logistic's flat end, from which no sample could move it.
-"""
-
-BINS, BIN_COLUMNS = 64, 4
+BINS, BIN_COLUMNS = POINTS, 4
 WEIGHT, RIF_SUM, LATENCY_SUM, SQUARE_SUM = range(BIN_COLUMNS)
 
 MOST_MEMORIES = 300.0
@@ -71,26 +66,6 @@ USUAL_SCATTER = 0.5
 """Standard deviation of latencies over their mean: what one degree of freedom says of it."""
 HALF_WEIGHT_SAMPLES = 10.0
 """Effective samples at which a cell counts half as much in the prior as one that is well known."""
-
-TOLERANCE = 1e-10
-"""A fit ends with a step that promises a decrease below this part of 1 + cost."""
-MAX_ITERATIONS = 60
-MOST_STEP = 1.0
-"""Largest change of a parameter in a step: a linearisation says nothing of e-fold changes."""
-FIRST_DAMPING, LEAST_DAMPING, DAMPING_FACTOR = 1e-3, 1e-12, 10.0
-GOOD_SHARE, POOR_SHARE = 0.75, 0.25
-"""Parts of the promised decrease above which damping falls and below which it rises."""
-LEAST_PIVOT = 1e-14
-"""Part of a diagonal element that a Cholesky pivot keeps, whatever rounding has left of it."""
-
-# Rows of scratch memory: means, two systems (matrix, gradient), a factor, step, free ones, trial.
-_HERE = BINS
-_THERE = _HERE + PARAMETERS + 1
-_FACTOR = _THERE + PARAMETERS + 1
-_STEP, _FREE, _TRIAL = range(_FACTOR + PARAMETERS, _FACTOR + PARAMETERS + 3)
-SCRATCH_ROWS, SCRATCH_COLUMNS = _TRIAL + 1, PARAMETERS
-_GRADIENT = PARAMETERS
-_MEAN_N, _MEAN_S, _PRECISION = range(3)
 
 
 @part
@@ -150,9 +125,9 @@ def _summarise(bins: FloatArray, means: FloatArray) -> int:
         if weight < LEAST_WEIGHT:
             continue
         mean_s = bins[b, LATENCY_SUM] / weight
-        means[used, _MEAN_N] = bins[b, RIF_SUM] / weight
-        means[used, _MEAN_S] = mean_s
-        means[used, _PRECISION] = weight
+        means[used, N] = bins[b, RIF_SUM] / weight
+        means[used, LATENCY] = mean_s
+        means[used, PRECISION] = weight
         used += 1
         samples += weight
         latency_sum_s += bins[b, LATENCY_SUM]
@@ -162,139 +137,8 @@ def _summarise(bins: FloatArray, means: FloatArray) -> int:
         usual_s = USUAL_SCATTER * max(latency_sum_s / samples, math.exp(LOWEST[0]))
         precision = (1.0 + freedom) / (usual_s * usual_s + scatter)
         for b in range(used):
-            means[b, _PRECISION] *= precision
+            means[b, PRECISION] *= precision
     return used
-
-
-@part
-def _linearise(
-    means: FloatArray,
-    used: int,
-    prior: FloatArray,
-    prior_sd: float,
-    p: FloatArray,
-    system: FloatArray,
-) -> float:
-    """Cost at p; J'WJ in rows 0 to 3 of the system (lower triangle), J'Wr in row 4."""
-    alpha_s = math.exp(p[0])
-    tightness = 1.0 / (1.0 + math.exp(-p[2]))
-    slack = 1.0 - tightness
-    sharpness = math.exp(-p[3])
-    relative_slope = math.exp(p[1])
-    beta_s = alpha_s * relative_slope
-    smoothing = RHO_MAX * tightness / (relative_slope * sharpness)
-    bend_s = beta_s * smoothing
-    cost = g0 = g1 = g2 = g3 = 0.0
-    h00 = h10 = h11 = h20 = h21 = h22 = h30 = h31 = h32 = h33 = 0.0
-    for b in range(used):
-        n = means[b, _MEAN_N]
-        precision = means[b, _PRECISION]
-        u = n / smoothing - sharpness
-        size = abs(u)
-        fading = math.exp(-size)
-        tail = math.log1p(fading)
-        major = 1.0 / (1.0 + fading)
-        minor = fading * major
-        rise_s = bend_s * (tail + max(u, 0.0))
-        j0 = alpha_s + rise_s
-        j1 = n * beta_s * (major if u > 0.0 else minor)
-        j2 = slack * (rise_s - j1)
-        j3 = bend_s * (tail + size * minor)
-        residual = j0 - means[b, _MEAN_S]
-        weighted = precision * residual
-        cost += weighted * residual
-        g0 += weighted * j0
-        g1 += weighted * j1
-        g2 += weighted * j2
-        g3 += weighted * j3
-        w0 = precision * j0
-        w1 = precision * j1
-        w2 = precision * j2
-        h00 += w0 * j0
-        h10 += w0 * j1
-        h20 += w0 * j2
-        h30 += w0 * j3
-        h11 += w1 * j1
-        h21 += w1 * j2
-        h31 += w1 * j3
-        h22 += w2 * j2
-        h32 += w2 * j3
-        h33 += precision * j3 * j3
-    system[0, 0], system[1, 0], system[2, 0], system[3, 0] = h00, h10, h20, h30
-    system[1, 1], system[2, 1], system[3, 1] = h11, h21, h31
-    system[2, 2], system[3, 2], system[3, 3] = h22, h32, h33
-    system[4, 0], system[4, 1], system[4, 2], system[4, 3] = g0, g1, g2, g3
-    ridge = 1.0 / (prior_sd * prior_sd)
-    for k in range(PARAMETERS):
-        away = p[k] - prior[k]
-        cost += ridge * away * away
-        system[_GRADIENT, k] += ridge * away
-        system[k, k] += ridge
-    return cost
-
-
-@part
-def _solve(scratch: FloatArray, damping: float, p: FloatArray) -> None:
-    """The step down from p of the damped system; a parameter that its bound holds is left out."""
-    system, factor = scratch[_HERE:], scratch[_FACTOR:]
-    step, free = scratch[_STEP], scratch[_FREE]
-    for i in range(PARAMETERS):
-        slope = system[_GRADIENT, i]
-        held = (p[i] <= LOWEST[i] and slope > 0.0) or (p[i] >= HIGHEST[i] and slope < 0.0)
-        free[i] = 0.0 if held else 1.0
-    for i in range(PARAMETERS):
-        rest = system[_GRADIENT, i] * free[i]
-        diagonal = system[i, i] * (1.0 + damping)
-        for j in range(i):
-            element = system[i, j] * free[i] * free[j]
-            for k in range(j):
-                element -= factor[i, k] * factor[j, k]
-            element /= factor[j, j]
-            factor[i, j] = element
-            rest -= element * step[j]
-            diagonal -= element * element
-        factor[i, i] = math.sqrt(max(diagonal, LEAST_PIVOT * system[i, i]))
-        step[i] = rest / factor[i, i]
-    for i in range(PARAMETERS - 1, -1, -1):
-        rest = step[i]
-        for j in range(i + 1, PARAMETERS):
-            rest -= factor[j, i] * step[j]
-        step[i] = rest / factor[i, i]
-
-
-@part
-def _propose(scratch: FloatArray, damping: float, p: FloatArray) -> float:
-    """Makes p's next trial; returns the decrease of cost that it promises.
-
-    The gradient g is half the cost's: a step d promises g'd, or up to twice that if damped.
-    """
-    _solve(scratch, damping, p)
-    longest = MOST_STEP
-    for k in range(PARAMETERS):
-        longest = max(longest, abs(scratch[_STEP, k]))
-    promise = 0.0
-    for k in range(PARAMETERS):
-        step = scratch[_STEP, k] * (MOST_STEP / longest)
-        trial = min(max(p[k] - step, LOWEST[k]), HIGHEST[k])
-        scratch[_TRIAL, k] = trial
-        promise += scratch[_HERE + _GRADIENT, k] * (p[k] - trial)
-    return promise
-
-
-@part
-def _try(
-    scratch: FloatArray, used: int, prior: FloatArray, prior_sd: float, cost: float, p: FloatArray
-) -> float:
-    """Moves p and its system to the trial if that costs less; the lower cost."""
-    trial = scratch[_TRIAL]
-    trial_cost = _linearise(scratch, used, prior, prior_sd, trial, scratch[_THERE:])
-    if trial_cost >= cost:
-        return cost
-    for k in range(PARAMETERS):
-        p[k] = trial[k]
-        for row in range(PARAMETERS + 1):
-            scratch[_HERE + row, k] = scratch[_THERE + row, k]
-    return trial_cost
 
 
 @part
@@ -306,7 +150,7 @@ def fit(
     out: FloatArray,
     scratch: FloatArray,
 ) -> int:
-    """Fits the parameters to the samples in the bins, from the better of `start` and the prior.
+    """Fits the parameters to the samples in the bins.
 
     Args:
         bins: (BINS, 4), decayed to the instant of the fit.
@@ -319,30 +163,8 @@ def fit(
     Returns:
         Iterations taken: 0 without samples, when `out` is the prior.
     """
-    for k in range(PARAMETERS):
-        out[k] = prior[k]
     used = _summarise(bins, scratch)
-    if used == 0:
-        return 0
-    cost = _linearise(scratch, used, prior, prior_sd, out, scratch[_HERE:])
-    for k in range(PARAMETERS):
-        scratch[_TRIAL, k] = min(max(start[k], LOWEST[k]), HIGHEST[k])
-    cost = _try(scratch, used, prior, prior_sd, cost, out)
-    damping = FIRST_DAMPING
-    for iteration in range(1, MAX_ITERATIONS + 1):
-        promise = _propose(scratch, damping, out)
-        # What damping has taken from the promise is given back: short steps are no sign of an end.
-        if promise * (1.0 + damping) <= TOLERANCE * (1.0 + cost):
-            for k in range(PARAMETERS):
-                out[k] = scratch[_TRIAL, k]
-            return iteration
-        before = cost
-        cost = _try(scratch, used, prior, prior_sd, cost, out)
-        if before - cost > GOOD_SHARE * promise:
-            damping = max(damping / DAMPING_FACTOR, LEAST_DAMPING)
-        elif before - cost < POOR_SHARE * promise:
-            damping *= DAMPING_FACTOR
-    return MAX_ITERATIONS
+    return minimise(scratch, used, prior, prior_sd, start, out)
 
 
 @part

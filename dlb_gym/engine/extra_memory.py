@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dlb_gym.engine import estimator, extras, layout
+from dlb_gym.engine import estimator, extras, fitting, layout
 from dlb_gym.engine.affinity import allocate_cache, allocate_map, clear_cache, move_caches
 from dlb_gym.engine.batches import allocate_batches, clear_batches
 from dlb_gym.engine.extras import Extras
@@ -46,7 +46,7 @@ def allocate_extras(sizes: ExtraSizes) -> Extras:
         setting=floats(extras.SETTING_COLUMNS),
         server_rps=floats(cells),
         prefill_s=floats(cells),
-        first_prior=floats(estimator.PARAMETERS),
+        first_prior=floats(fitting.PARAMETERS),
         change=floats(cells, sizes.changes, extras.CHANGE_COLUMNS),
         window=floats(roots, cells, sizes.windows, extras.WINDOW_COLUMNS),
         leaf_down=floats(cells, sizes.leaves, 2),
@@ -70,9 +70,9 @@ def allocate_extras(sizes: ExtraSizes) -> Extras:
         report=ints(cells, sizes.probes, extras.REPORT_COLUMNS),
         request=floats(sizes.pool, extras.EXTRA_REQUEST_COLUMNS),
         bins=floats(cells, estimator.BINS, estimator.BIN_COLUMNS),
-        fitted=floats(2, cells, estimator.PARAMETERS),
+        fitted=floats(2, cells, fitting.PARAMETERS),
         samples=floats(2, cells),
-        scratch=floats(estimator.SCRATCH_ROWS + 1, estimator.SCRATCH_COLUMNS),
+        scratch=floats(fitting.SCRATCH_ROWS + 1, fitting.SCRATCH_COLUMNS),
         models=floats(cells, extras.MODEL_ROUNDS, 4),
         homes=allocate_map((n, roots), sizes.map_sessions),
         cache=allocate_cache((n, cells), servers, sizes.cache_sessions),

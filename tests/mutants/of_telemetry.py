@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 
 ENGINE = "dlb_gym/engine/"
 ESTIMATOR = f"{ENGINE}estimator.py"
+FITTING = f"{ENGINE}fitting.py"
 LEAVES = f"{ENGINE}leaves.py"
 PLACING = f"{ENGINE}placing.py"
 TELEMETRY = f"{ENGINE}telemetry.py"
@@ -183,19 +184,43 @@ MUTANTS = (
     ),
     Mutant(
         "prior-without-pull",
-        ESTIMATOR,
-        "        system[_GRADIENT, k] += ridge * away\n",
+        FITTING,
+        "        gradient[k] += ridge * away\n",
         "",
         SCIPYS,
         "fits ignore the prior",
     ),
     Mutant(
         "wrong-jacobian",
-        ESTIMATOR,
+        FITTING,
         "j2 = slack * (rise_s - j1)",
         "j2 = slack * (rise_s + j1)",
         SCIPYS,
         "fits end beside the minimum",
+    ),
+    Mutant(
+        "wrong-hessian",
+        FITTING,
+        "-slack * qvv, -quv",
+        "-slack * qvv, quv",
+        SCIPYS,
+        "fits take many more steps",
+    ),
+    Mutant(
+        "steps-without-curvature",
+        FITTING,
+        "    curvature = 1.0\n",
+        "    curvature = 0.0\n",
+        (f"{OF_ESTIMATOR}a_fit_is_scipys_where_latency_falls_with_load",),
+        "fits end beside the minimum where no curve fits",
+    ),
+    Mutant(
+        "bounds-that-hold-for-ever",
+        FITTING,
+        "HIGHEST[k] and slope < 0.0)",
+        "HIGHEST[k])",
+        (f"{OF_ESTIMATOR}a_prior_on_the_constraint_gives_way_to_samples_of_an_earlier_knee",),
+        "a parameter never leaves its upper bound",
     ),
     Mutant(
         "scatter-without-freedom-lost",
@@ -207,7 +232,7 @@ MUTANTS = (
     ),
     Mutant(
         "constraint-of-another-model",
-        ESTIMATOR,
+        FITTING,
         "RHO_MAX = 0.9 ",
         "RHO_MAX = 0.95 ",
         (f"{OF_ESTIMATOR}parameters_and_models_are_one_another", *SCIPYS),
