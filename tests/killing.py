@@ -13,6 +13,7 @@ import io
 import os
 import shutil
 import signal
+import stat
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
@@ -48,7 +49,8 @@ class _Moments:
         return moved
 
     def sync(self, descriptor: int) -> None:
-        self.passes()
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):  # a folder's is after the new name
+            self.passes()
         self._originals[2](descriptor)
 
     def remove(self, path: Path, ignore_errors: bool = False) -> None:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+import stat
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dlb_gym.aside import clear_parts, folder_aside, remove_folder, write_aside
+from dlb_gym.aside import STALE_S, clear_parts, folder_aside, remove_folder, write_aside
+from tests.full_disk import FULL
 
 ROOT = Path(__file__).resolve().parents[1]
-FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 class FullFile:
@@ -114,24 +115,76 @@ def test_the_operating_system_may_stop_the_write_half_way(tmp_path: Path) -> Non
     assert [each.read_bytes() for each in tmp_path.iterdir()] == [b"old"]
 
 
-def test_the_data_are_on_the_disk_before_the_name_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, list[str]]]:
+    """What was called, on what (a part, or the folder), and what anyone sees at that moment."""
+    noted: list[tuple[str, str, list[str]]] = []
+
+    def note(call: str, inode: int) -> None:
+        part = "part" if inode != tmp_path.stat().st_ino else "folder"
+        noted.append((call, part, [path.name for path in tmp_path.glob("[!.]*")]))
+
+    synced, renamed = os.fsync, Path.replace
+
+    def sync(descriptor: int) -> None:
+        note("fsync", os.fstat(descriptor).st_ino)
+        synced(descriptor)
+
+    def rename(path: Path, target: Path) -> Path:
+        note("rename", path.stat().st_ino)
+        return renamed(path, target)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(Path, "replace", rename)
+    return noted
+
+
+IN_ORDER = [("fsync", "part", []), ("rename", "part", []), ("fsync", "folder", ["new"])]
+
+
+def test_the_data_are_on_the_disk_before_the_name_is_and_then_the_name(
+    tmp_path: Path, calls: list[tuple[str, str, list[str]]]
 ) -> None:
-    """Else a power failure could leave the new name with nothing in it."""
-    calls: list[tuple[str, bytes]] = []
+    """Else a power failure could leave the new name with nothing in it, or the old one."""
+    write_aside(tmp_path / "new", "content")
+    assert calls == IN_ORDER
 
-    def noted(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
-            (part,) = tmp_path.glob(".*.part")
-            calls.append((name, part.read_bytes()))
-            return original(*arguments)
 
-        return call
+def test_a_folders_name_is_forced_to_the_disk_too(
+    tmp_path: Path, calls: list[tuple[str, str, list[str]]]
+) -> None:
+    with folder_aside(tmp_path / "new"):
+        pass
+    assert calls == IN_ORDER[1:]
 
-    monkeypatch.setattr(os, "fsync", noted("fsync", os.fsync))
-    monkeypatch.setattr(Path, "replace", noted("rename", Path.replace))
+
+@pytest.mark.parametrize("refused", ["open", "fsync"])
+def test_where_folders_cannot_be_synced_the_file_is_written_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    """Windows opens no folder; some file systems sync none."""
+    original = getattr(os, refused)
+
+    def refuse(what: Any, *arguments: Any) -> Any:
+        if Path(what).is_dir() if refused == "open" else stat.S_ISDIR(os.fstat(what).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return original(what, *arguments)
+
+    monkeypatch.setattr(os, refused, refuse)
     write_aside(tmp_path / "file", "content")
-    assert calls == [("fsync", b"content"), ("rename", b"content")]
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["content"]
+
+
+@pytest.mark.parametrize("name", ["x" * 255, "\u00e4" * 127])
+def test_a_name_may_be_as_long_as_the_file_system_allows(tmp_path: Path, name: str) -> None:
+    """255 bytes on all usual ones."""
+    write_aside(tmp_path / name, "content")
+    assert (tmp_path / name).read_text() == "content"
+    folder = tmp_path / name.replace(name[0], "y")
+    with folder_aside(folder):
+        pass
+    remove_folder(folder)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 def test_a_folder_is_there_when_it_is_full(tmp_path: Path) -> None:
@@ -184,9 +237,67 @@ def test_a_folder_that_is_removed_is_whole_or_not_there(
 
 
 def test_parts_are_cleared_and_nothing_else(tmp_path: Path) -> None:
-    for name in (".a.1.part", "a.part", ".hidden", "b"):
+    others = [".another.part", ".dlb_gym-1", ".hidden", "a.part", "b"]
+    for name in (".dlb_gym-1.part", *others):
         (tmp_path / name).touch()
-    (tmp_path / ".c.2.part" / "deep").mkdir(parents=True)
+    (tmp_path / ".dlb_gym-2.part" / "deep").mkdir(parents=True)
     clear_parts(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".hidden", "a.part", "b"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == others
     clear_parts(tmp_path / "nowhere")
+
+
+KILLED_WHILE_IT_WRITES = """
+import os, signal, sys
+from pathlib import Path
+from dlb_gym.aside import folder_aside, write_aside
+os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[1] == "file":
+    write_aside(Path("file"), "new")
+with folder_aside(Path("folder")) as folder:
+    write_aside(folder / "file", "new")
+"""
+
+
+@pytest.mark.parametrize("killed", ["file", "folder"])
+def test_what_the_killed_left_goes_with_a_write_of_the_next_day(
+    tmp_path: Path, killed: str
+) -> None:
+    """Until then it might be another process's that is still writing."""
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED_WHILE_IT_WRITES, killed], cwd=tmp_path, check=False,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGKILL
+    (part,) = tmp_path.iterdir()
+    changed_s = part.stat().st_mtime
+    for unchanged_s, left in ((STALE_S - 60.0, [part.name]), (STALE_S + 1.0, [])):
+        os.utime(part, (changed_s, changed_s - unchanged_s))
+        write_aside(tmp_path / "other", "content")
+        assert [path.name for path in tmp_path.iterdir() if path.name != "other"] == left
+
+
+def test_a_folder_clears_what_the_killed_left_beside_it(tmp_path: Path) -> None:
+    part = tmp_path / ".dlb_gym-1.part"
+    part.touch()
+    os.utime(part, (0.0, 0.0))
+    with folder_aside(tmp_path / "whole"):
+        assert not part.exists()
+
+
+def test_parts_that_cannot_be_removed_keep_nobody_from_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = [tmp_path / f".dlb_gym-{i}.part" for i in range(2)]
+    for part in parts:
+        part.mkdir()
+        os.utime(part, (0.0, 0.0))
+    tried: list[Path] = []
+
+    def refuse(folder: Path) -> None:
+        tried.append(folder)
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr("shutil.rmtree", refuse)
+    write_aside(tmp_path / "file", "content")
+    assert sorted(tried) == parts
+    assert sorted(path.name for path in tmp_path.iterdir()) == [*(p.name for p in parts), "file"]

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import errno
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from agents.training import train
 from dlb_gym.observation import FIELD_NAMES, Observation
 from dlb_gym.sb3 import DLBVecEnv
 from tests.agents.trained import SCENARIO, newest, observations, tiny
+from tests.full_disk import room_for
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +44,7 @@ def test_training_takes_its_steps_and_keeps_whole_checkpoints(run: Path) -> None
 
 
 def test_training_goes_on_from_the_last_checkpoint(copied: Path) -> None:
-    (copied / "checkpoints" / ".step-000000128.1.part").mkdir()  # what a kill leaves
+    (copied / "checkpoints" / ".dlb_gym-1.part").mkdir()  # what a kill leaves
     seen: list[int] = []
     last = train(tiny(steps=160), copied, lambda steps, reward: seen.append(steps))
     state = read_state(last)
@@ -63,24 +62,11 @@ def test_the_optimiser_goes_on_where_it_was(copied: Path) -> None:
     assert after[0]["step"] == 8
 
 
-def test_a_full_disk_keeps_the_checkpoints_before(
-    copied: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_keeps_the_checkpoints_before(copied: Path) -> None:
     """Room for 0 to 4 of the 5 files of the next one."""
-    synced = os.fsync
     for room in range(5):
-        left = [None] * room
-
-        def sync(descriptor: int, left: list[None] = left) -> None:
-            if not left:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            left.pop()
-            synced(descriptor)
-
-        with monkeypatch.context() as patched:
-            patched.setattr(os, "fsync", sync)
-            with pytest.raises(OSError, match="No space left on device"):
-                train(tiny(steps=128), copied)
+        with room_for(room), pytest.raises(OSError, match="No space left on device"):
+            train(tiny(steps=128), copied)
         kept = sorted(path.name for path in (copied / "checkpoints").iterdir())
         assert kept == ["step-000000032", "step-000000064", "step-000000096"]
     assert read_state(train(tiny(steps=128), copied)).steps == 128
@@ -98,10 +84,14 @@ def test_a_missing_or_damaged_file_is_named(copied: Path, file: str) -> None:
     content = (last / file).read_bytes()
     for damaged in (b"not what it should be", content[: len(content) // 2]):
         (last / file).write_bytes(damaged)
-        with pytest.raises(CheckpointError, match=rf"{file}.*cannot be read"):
+        with pytest.raises(
+            CheckpointError, match=rf"checkpoint file .*{file}' cannot be read \(.*\); delete its"
+        ):
             train(tiny(steps=128), copied)
     (last / file).unlink()
-    with pytest.raises(CheckpointError, match=rf"lacks {file}"):
+    with pytest.raises(
+        CheckpointError, match=rf"checkpoint .* lacks {file}; delete its folder, the one before"
+    ):
         train(tiny(steps=128), copied)
 
 
@@ -211,13 +201,27 @@ def test_rewards_of_copies_are_those_beyond_their_mean() -> None:
     ("changes", "message"),
     [
         ({"network": "cnn"}, "network = 'cnn' is unknown"),
-        ({"steps": 0}, "steps = 0"),
-        ({"num_envs": 0}, "num_envs = 0"),
+        ({"steps": 0}, "^steps = 0 must be at least 1$"),
+        ({"num_envs": 0}, "^num_envs = 0 must be at least 1$"),
+        ({"copies": 0}, "^copies = 0 must be at least 1$"),
+        ({"rollout_steps": 0}, "^rollout_steps = 0 must be at least 1$"),
+        ({"batch_size": 0}, "^batch_size = 0 must be at least 1$"),
+        ({"epochs": 0}, "^epochs = 0 must be at least 1$"),
+        ({"checkpoint_steps": 0}, "^checkpoint_steps = 0 must be at least 1$"),
         ({"num_envs": 6, "copies": 4}, "copies = 4 must divide num_envs = 6"),
         ({"seed": 500_000}, "kept for evaluation"),
-        ({"seed": -1}, "seed = -1"),
+        ({"seed": -1}, "seed = -1 must be at least 0 and below 500000: seeds from 1000000 on are"),
     ],
 )
 def test_a_training_that_makes_no_sense_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         tiny(**changes)
+
+
+def test_a_training_started_too_often_for_its_seeds_is_refused() -> None:
+    """Every start takes as many new seeds as there are rows; those from 10^6 on are kept."""
+    training = tiny(seed=499_998, num_envs=2)
+    last = (1_000_000 - 499_998) // 2 - 1
+    training.make_env(last).close()
+    with pytest.raises(ValueError, match=rf"started {last + 1} times; start it anew with --name"):
+        training.make_env(last + 1)
