@@ -16,6 +16,7 @@ from benchmarks.__main__ import BENCHMARKS
 from dlb_gym import check_policy, scenario_names
 from dlb_gym.observation import FIELDS
 from dlb_gym.scenario_source import load_scenario
+from tests.mutants import of_laws
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
@@ -113,3 +114,19 @@ def test_the_environment_page_lists_the_fields_and_the_scenarios() -> None:
     assert rows == expected
     for name in scenario_names():
         assert f"`{name}`" in text
+
+
+@pytest.mark.parametrize("page", [*PAGES, "CHANGELOG.md"])
+def test_no_page_holds_the_place_of_a_figure_that_is_to_come(page: str) -> None:
+    """No `SCALE_FIGURE` or `FAULTS_TABLE`, in code or not: a page names no constant but code's."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    to_come = r"\w+_(?:FIGURE|TABLE|SCOPE|VALUE|NUMBER)S?\b|\b(?:TBD|TODO|FIXME|XXX+)\b|\?\?"
+    assert re.findall(to_come, text) == []
+    prose = re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL)
+    assert re.findall(r"\b[A-Z0-9]+_[A-Z0-9_]+\b", prose) == []
+
+
+def test_every_planted_fault_that_the_laws_name_is_there() -> None:
+    text = (ROOT / "docs/trust.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([\w-]+-by-law)`", text))
+    assert named == {mutant.name for mutant in of_laws.MUTANTS}

@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy import stats
 
 from dlb_gym.engine import layout
 from dlb_gym.scenario import Scenario
 from dlb_gym.scenario_source import override
 from dlb_gym.simulator import Simulator
 from dlb_gym.workload import CHUNK_S, Workload
-from tests.laws.intervals import LEVEL, assert_counts, assert_uncorrelated
+from tests.laws.intervals import assert_counts, assert_distribution, assert_uncorrelated
 from tests.laws.station import Service, drain, station
 
 FloatArray = NDArray[np.float64]
@@ -81,11 +80,13 @@ def test_counts_in_bins_are_poisson_with_the_integral_of_the_rate(profile: str) 
     expected = np.diff(expected_until(profile, BINS_S))
     scenario = offering(profile)
     counts = [np.histogram(arrivals_s(scenario, seed), BINS_S)[0] for seed in range(8)]
-    assert_counts(np.array(counts), np.tile(expected, (8, 1)))
-    assert_counts(np.sum(counts, axis=0), 8.0 * expected)
+    law = "arrivals: counts are Poisson"
+    assert_counts(law, f"{profile}, half seconds", np.array(counts), np.tile(expected, (8, 1)))
+    assert_counts(law, f"{profile}, sums of 8 seeds", np.sum(counts, axis=0), 8.0 * expected)
     chunks = (-1, round(CHUNK_S / 0.5))  # a number of arrivals that is fixed shows here
     by_chunk = np.reshape(counts, (8, *chunks)).sum(axis=2)
-    assert_counts(by_chunk, np.tile(expected.reshape(chunks).sum(axis=1), (8, 1)))
+    expected_by_chunk = np.tile(expected.reshape(chunks).sum(axis=1), (8, 1))
+    assert_counts(law, f"{profile}, whole chunks", by_chunk, expected_by_chunk)
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -96,11 +97,11 @@ def test_rescaled_arrivals_are_a_poisson_process_of_rate_one(profile: str) -> No
     """
     times = expected_until(profile, arrivals_s(offering(profile), 11))
     gaps = np.diff(times)
-    assert stats.kstest(gaps, "expon").pvalue > 1.0 - LEVEL
-    assert stats.kstest(times / expected_until(profile, np.array([SPAN_S])), "uniform").pvalue > (
-        1.0 - LEVEL
-    )
-    assert_uncorrelated(gaps[1:] - 1.0, gaps[:-1] - 1.0)
+    law = "arrivals, rescaled: "
+    assert_distribution(f"{law}exponential gaps", profile, gaps, "expon")
+    whole = expected_until(profile, np.array([SPAN_S]))
+    assert_distribution(f"{law}uniform times", profile, times / whole, "uniform")
+    assert_uncorrelated(f"{law}independent gaps", profile, gaps[1:] - 1.0, gaps[:-1] - 1.0)
 
 
 def test_streams_of_seeds_episodes_roots_and_chunks_are_independent() -> None:
@@ -116,11 +117,12 @@ def test_streams_of_seeds_episodes_roots_and_chunks_are_independent() -> None:
         key: (np.histogram(times, BINS_S)[0] - mean) / np.sqrt(mean)
         for key, times in streams.items()
     }
+    law = "arrivals: streams are independent"
     for key, own in counts.items():
-        assert_uncorrelated(own[20:], own[:-20])  # a chunk later
+        assert_uncorrelated(law, "chunks", own[20:], own[:-20])
         for other in counts:
             if other > key:
-                assert_uncorrelated(own, counts[other])
+                assert_uncorrelated(law, "seeds, episodes, roots", own, counts[other])
     everything = np.concatenate([times % CHUNK_S for times in streams.values()])
     assert len(np.unique(np.round(everything, 12))) == len(everything)
 
@@ -149,8 +151,10 @@ def test_a_random_split_leaves_independent_poisson_processes(profile: str) -> No
         [np.histogram(log["arrival_s"][log["cell"] == j], BINS_S)[0] for j in range(4)]
     )
     assert not counts[3].any()
-    assert_counts(counts[:3], expected[:3])
-    assert_counts(counts[:3].sum(axis=1), expected[:3].sum(axis=1))
+    law = "arrivals, split: counts are Poisson"
+    assert_counts(law, f"{profile}, half seconds", counts[:3], expected[:3])
+    assert_counts(law, f"{profile}, cells", counts[:3].sum(axis=1), expected[:3].sum(axis=1))
     deviations = (counts[:3] - expected[:3]) / np.sqrt(expected[:3])
     for j in range(3):
-        assert_uncorrelated(deviations[j], deviations[(j + 1) % 3])
+        other = deviations[(j + 1) % 3]
+        assert_uncorrelated("arrivals, split: cells are independent", profile, deviations[j], other)

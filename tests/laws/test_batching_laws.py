@@ -83,9 +83,9 @@ def test_a_batch_of_one_is_a_single_server_of_prompts(prompt: str) -> None:
     mean_s = STEP_S + PROMPT_S
     second_s2 = mean_s**2 + (0.0 if prompt == "M/D/1" else PROMPT_S**2)
     found = played(scenario, ROWS).measurements()
-    assert_ratio(
-        found.latency_sum_s, found.arrived, sojourn_s(0.6 / mean_s, mean_s, second_s2), 0.05
-    )
+    expected_s = sojourn_s(0.6 / mean_s, mean_s, second_s2)
+    law, case = "batch of one, M/G/1: E[T], s", f"rho = 0.6, {prompt} prompts"
+    assert_ratio(law, case, found.latency_sum_s, found.arrived, expected_s, 0.05)
 
 
 def test_a_batch_of_one_is_a_single_server_of_tokens() -> None:
@@ -101,7 +101,8 @@ def test_a_batch_of_one_is_a_single_server_of_tokens() -> None:
     rate_rps = 0.6 / (7.0 * STEP_S)  # nominal rates leave rounding out
     expected_s = sojourn_s(rate_rps, mean * STEP_S, second * STEP_S**2)
     found = played(batching(0.6, {"output": law}), ROWS).measurements()
-    assert_ratio(found.latency_sum_s, found.arrived, expected_s, 0.06)
+    law, case = "batch of one, M/G/1: E[T], s", "rho = 0.6, mean 7 tokens"
+    assert_ratio(law, case, found.latency_sum_s, found.arrived, expected_s, 0.06)
 
 
 @pytest.mark.parametrize("mean_batch", [0.3, 1.0, 5.0])
@@ -115,7 +116,8 @@ def test_a_batch_without_limit_takes_all_who_wait(mean_batch: float) -> None:
     scenario = batching(mean_batch / size, {}, max_batch=size, base_s=step_s, per_sequence_s=0.0)
     expected_s = step_s * (1.0 + mean_batch / 2.0 / (mean_batch + math.exp(-mean_batch)))
     found = played(scenario, ROWS).measurements()
-    assert_ratio(found.latency_sum_s, found.arrived, expected_s, 0.01)
+    law, case = "gated batches: E[T], s", f"{mean_batch:g} requests an iteration"
+    assert_ratio(law, case, found.latency_sum_s, found.arrived, expected_s, 0.01)
 
 
 def test_drafts_make_the_tokens_of_renewal_theory() -> None:
@@ -139,4 +141,6 @@ def test_drafts_make_the_tokens_of_renewal_theory() -> None:
     )
     found = played(scenario, ROWS).measurements()
     expected_s = iterations * STEP_S * (1.0 + 0.02 / (2.0 * 0.98))
-    assert_ratio(found.latency_sum_s, found.arrived, expected_s, 0.01, 0.0002 * expected_s)
+    law, case = "speculative decoding: E[T], s", "rho = 0.02, 3 drafts, 70 % accepted"
+    bias_s = 0.0002 * expected_s
+    assert_ratio(law, case, found.latency_sum_s, found.arrived, expected_s, 0.01, bias_s)

@@ -44,10 +44,12 @@ def test_a_server_without_places_to_wait_refuses_the_share_of_erlang(
         server={"decode_engines": 1, "slots_per_engine": slots, "queue_limit": slots},
     )
     found = played(scenario, ROWS).measurements()
-    assert_ratio(found.errors, found.arrived, erlang_b(slots, load), 0.06)
+    case = f"c = {slots}, a = {load:g}, {law}"
+    lost = erlang_b(slots, load)
+    assert_ratio("M/G/c/c: P(lost)", case, found.errors, found.arrived, lost, 0.06)
     served = found.arrived - found.errors
     assert np.array_equal(served, found.latency_histogram.sum(axis=1))
-    assert_ratio(found.latency_sum_s, served, MEAN_S, 0.06)
+    assert_ratio("M/G/c/c: E[T], s", case, found.latency_sum_s, served, MEAN_S, 0.06)
 
 
 @pytest.mark.parametrize("law", SHAPES)
@@ -68,7 +70,10 @@ def test_with_a_slot_for_everyone_the_number_in_service_is_poisson(law: str) -> 
     )
     simulator = replications(scenario, ROWS)
     seen = np.array([simulator.truth().rif[:, 0].copy() for _ in instants(simulator, scenario)])
-    assert_mean(seen.mean(axis=0), load, 0.03)
-    assert_mean(((seen - load) ** 2).mean(axis=0), load, 0.1)
+    case = f"a = 9, {law}"
+    assert_mean("M/G/infinity: E[N]", case, seen.mean(axis=0), load, 0.03)
+    squares = ((seen - load) ** 2).mean(axis=0)
+    assert_mean("M/G/infinity: Var[N]", case, squares, load, 0.1)
     for n, resolution in ((4, 0.2), (9, 0.08), (14, 0.3)):
-        assert_mean((seen == n).mean(axis=0), float(stats.poisson.pmf(n, load)), resolution)
+        share, expected = (seen == n).mean(axis=0), float(stats.poisson.pmf(n, load))
+        assert_mean("M/G/infinity: P(N = n)", f"{case}, n = {n}", share, expected, resolution)

@@ -18,12 +18,15 @@ from numpy.typing import NDArray
 from dlb_gym.scenario import Scenario
 from dlb_gym.scenario_source import scenario_from_dict
 from dlb_gym.simulator import Simulator
+from tests.laws.intervals import assert_identity
 from tests.laws.station import replications
 from tests.mechanisms import MECHANISMS, scenario_with
 from tests.request_log import books_at, in_system_s
 
 ROWS = 3
 END_S = 8.0
+BOOKS = "arrived = answered + errors + under way, at every step"
+LITTLE = "Little: integral of N(t) dt = sum of T, s"
 
 
 def three_cells(**changes: Any) -> Scenario:
@@ -63,14 +66,14 @@ LOADS: dict[str, dict[str, Any]] = {
 }
 
 
-def follow(scenario: Scenario) -> tuple[Simulator, NDArray[np.float64]]:
-    """Plays until all rows are empty, checks the books after each step; (steps, n) integrals.
+def follow(scenario: Scenario) -> tuple[Simulator, NDArray[np.float64], int]:
+    """Plays until all rows are empty; (steps, n) integrals, and the books' worst imbalance.
 
-    Nothing may leave the books: every state is a count, the totals never fall, and they balance.
+    Nothing may leave the books: every state is a count and the totals never fall.
     """
     simulator = replications(scenario, ROWS, log=True)
     integrals_s: list[NDArray[np.float64]] = []
-    before = np.zeros((3, ROWS), dtype=np.int64)
+    imbalance, before = 0, np.zeros((3, ROWS), dtype=np.int64)
     end_step = scenario.intervals(scenario.warmup_s + scenario.horizon_s)
     left = np.ones(ROWS, dtype=np.bool_)
     while left.any() or simulator.step.min() < end_step:
@@ -81,10 +84,11 @@ def follow(scenario: Scenario) -> tuple[Simulator, NDArray[np.float64]]:
         elsewhere = np.array([books.rif, books.to_cells, books.to_roots, books.retrying])
         assert (totals >= before).all()
         assert (elsewhere >= 0).all()
-        np.testing.assert_array_equal(totals[0] - totals[1] - totals[2], elsewhere.sum(axis=0))
+        unaccounted = totals[0] - totals[1] - totals[2] - elsewhere.sum(axis=0)
+        imbalance = max(imbalance, int(np.abs(unaccounted).max()))
         left, before = elsewhere.sum(axis=0) > 0, totals
         assert len(integrals_s) < 20 * end_step, "requests are left that never end"
-    return simulator, np.array(integrals_s)
+    return simulator, np.array(integrals_s), imbalance
 
 
 @pytest.mark.parametrize("load", LOADS)
@@ -97,20 +101,23 @@ def test_littles_law_and_the_books_hold_on_every_path(load: str) -> None:
     integral that leaves out a way or the requests of another interval.
     """
     scenario = three_cells(**LOADS[load])
-    simulator, integrals_s = follow(scenario)
+    simulator, integrals_s, imbalance = follow(scenario)
+    assert_identity(BOOKS, f"{load}, steps", integrals_s.size, imbalance)
     found = simulator.measurements()
+    apart = []
     for r in range(ROWS):
         log = simulator.request_log(r)
         spent_s = log["answer_s"] - log["arrival_s"]
         failed = log["server"] < 0
         assert len(spent_s) == found.arrived[r] > 100
         assert failed.sum() == found.errors[r]
-        assert integrals_s[:, r].sum() == pytest.approx(spent_s.sum(), rel=1e-9)
+        apart.append(abs(integrals_s[:, r].sum() / spent_s.sum() - 1.0))
         assert found.latency_sum_s[r] == pytest.approx(spent_s[~failed].sum(), rel=1e-9)
         for step in range(len(integrals_s)):
             start_s, end_s = step * 0.1, (step + 1) * 0.1
             expected_s = in_system_s(log, start_s, end_s)
             assert integrals_s[step, r] == pytest.approx(expected_s, rel=1e-9, abs=1e-9)
+    assert_identity(LITTLE, f"{load}, requests", int(found.arrived.sum()), max(apart), 1e-9)
     assert load != "overload with small queues" or found.errors.sum() > 100
 
 
@@ -121,15 +128,19 @@ def test_requests_are_where_the_log_says(load: str) -> None:
     Catches: a request in the wrong place, such as an error that counts as in flight.
     """
     scenario = three_cells(**LOADS[load])
-    whole, _ = follow(scenario)
+    whole, _, _ = follow(scenario)
     logs = [whole.request_log(r) for r in range(ROWS)]
     simulator = replications(scenario, ROWS)
+    counts, wrong = 0, []
     for step in range(10, int(whole.step.max()), 10):
         simulator.advance(np.full(ROWS, step))
         books = simulator.books()._asdict()
         for r, log in enumerate(logs):
             counted = books_at(log, step * scenario.control_interval_s) | {"retrying": 0}
-            assert {name: int(value[r]) for name, value in books.items()} == counted
+            counts += len(books)
+            wrong += [(step, r, n) for n, value in books.items() if int(value[r]) != counted[n]]
+    law = "requests are in the place that the log says"
+    assert_identity(law, f"{load}, counts", counts, len(wrong))
 
 
 @pytest.mark.parametrize(
@@ -146,10 +157,14 @@ def test_littles_law_and_the_books_hold_with_mechanisms(mechanism: str) -> None:
 
     Catches: a request that a crash, a partition, lost patience or a retry loses or doubles.
     """
-    simulator, integrals_s = follow(scenario_with(mechanism, horizon_s=10.0))
+    simulator, integrals_s, imbalance = follow(scenario_with(mechanism, horizon_s=10.0))
+    assert_identity(f"{BOOKS}; mechanisms", f"{mechanism}, steps", integrals_s.size, imbalance)
+    apart = []
     for r in range(ROWS):
         log = simulator.request_log(r)
         spent_s = float((log["answer_s"] - log["arrival_s"]).sum())
         assert len(log["root"]) == simulator.books().arrived[r] > 20
         assert (log["server"] < 0).sum() == simulator.books().errors[r]
-        assert integrals_s[:, r].sum() == pytest.approx(spent_s, rel=1e-9)
+        apart.append(abs(integrals_s[:, r].sum() / spent_s - 1.0))
+    arrived = int(simulator.books().arrived.sum())
+    assert_identity(f"{LITTLE}; mechanisms", f"{mechanism}, requests", arrived, max(apart), 1e-9)

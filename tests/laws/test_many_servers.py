@@ -44,7 +44,8 @@ def test_mean_sojourn_in_decode_slots_is_that_of_erlang(slots: int, rho: float) 
         rate_rps, decode=Service(MEAN_S), slots=slots, warmup_s=20.0, horizon_s=800.0 / slots
     )
     found = played(scenario, ROWS).measurements()
-    assert_ratio(found.latency_sum_s, found.arrived, expected_s, 0.05)
+    case = f"c = {slots}, rho = {rho}"
+    assert_ratio("M/M/c: E[T], s", case, found.latency_sum_s, found.arrived, expected_s, 0.05)
 
 
 def test_waiting_in_mmc_has_an_atom_and_an_exponential_tail() -> None:
@@ -65,4 +66,5 @@ def test_waiting_in_mmc_has_an_atom_and_an_exponential_tail() -> None:
     for t_s, resolution in ((1e-9, 0.03), (2.0 / (slots * mu - rate_rps), 0.15)):
         expected = erlang_c(slots, rate_rps / mu) * math.exp(-(slots * mu - rate_rps) * t_s)
         longer = np.array([(wait > t_s).sum() for wait in waits])
-        assert_ratio(longer, counts, expected, resolution)
+        case = f"c = 4, rho = 0.75, t = {t_s:.2f} s"
+        assert_ratio("M/M/c: P(W > t)", case, longer, counts, expected, resolution)

@@ -9,6 +9,12 @@ which requests come at a rate that depends on its own length,
 
 and s is what that queue makes of it: a fixed point. For exponential services it is
 s_n = lam^(2^n - 1). The leaf compares unfinished tokens; with equal requests that is their number.
+
+Exact for any N is what servers without a place to wait refuse. With B of N busy an arrival is lost
+if both of its two distinct choices are, with probability B (B - 1) / (N (N - 1)), else an idle
+server takes it, each with the same chance: a rate that depends on B alone, for which B is the
+birth-death chain of exponential services whatever the services are (detailed balance of the set of
+busy servers). For N = 2 that is Erlang's loss formula.
 """
 
 from __future__ import annotations
@@ -22,6 +28,7 @@ from numpy.typing import NDArray
 from scipy.linalg import expm
 
 from dlb_gym.scenario import Scenario
+from tests.laws.erlang import erlang_b
 from tests.laws.intervals import assert_ratio
 from tests.laws.station import Service, by_row, played, station
 
@@ -88,7 +95,8 @@ def test_mean_sojourn_is_that_of_the_fixed_point(servers: int) -> None:
     scenario = pool(servers, Service(MEAN_S, math.inf), requests=60_000)
     found = played(scenario, ROWS).measurements()
     bias_s = FINITE_SIZE / servers * MEAN_S
-    assert_ratio(found.latency_sum_s, found.arrived, expected * MEAN_S, 0.02, bias_s)
+    law, case = "power of two, mean field: E[T], s", f"N = {servers}, lam = {LOAD}, deterministic"
+    assert_ratio(law, case, found.latency_sum_s, found.arrived, expected * MEAN_S, 0.02, bias_s)
 
 
 @pytest.mark.parametrize("shape", [math.inf, 1.0, 0.5])
@@ -109,7 +117,46 @@ def test_an_arrival_waits_where_both_choices_are_busy(shape: float) -> None:
         [(log["first_token_s"] - log["leaf_s"] - log["prefill_s"] > 1e-9).sum() for log in logs]
     )
     counts = np.array([len(log["leaf_s"]) for log in logs])
-    assert_ratio(waited, counts, LOAD**2, 0.04, LOAD * (1.0 - LOAD) / (servers - 1))
+    law, case = "power of two, mean field: P(W > 0)", f"N = 200, lam = {LOAD}, shape {shape:g}"
+    bias = LOAD * (1.0 - LOAD) / (servers - 1)
+    assert_ratio(law, case, waited, counts, LOAD**2, 0.04, bias)
+
+
+def lost_share(servers: int, load: float) -> float:
+    """Of arrivals, at `load` arrivals in a mean service time in all: detailed balance of B."""
+    busy = np.arange(servers + 1.0)
+    refused = busy * (busy - 1.0) / (servers * (servers - 1.0))
+    weights = np.cumprod(np.append(1.0, load * (1.0 - refused[:-1]) / busy[1:]))
+    return float(weights @ refused / weights.sum())
+
+
+def test_two_choices_of_two_servers_lose_erlangs_share() -> None:
+    assert math.isclose(lost_share(2, 1.3), erlang_b(2, 1.3))
+
+
+@pytest.mark.parametrize("shape", [math.inf, 0.5])
+@pytest.mark.parametrize("servers", [2, 5])
+def test_without_places_to_wait_what_finds_both_choices_busy_is_lost(
+    servers: int, shape: float
+) -> None:
+    """P(lost) = E[B (B - 1)] / (N (N - 1)) of the birth-death chain, at load N.
+
+    One server drawn twice, which is a choice of one for 1 / N of the requests, shows in few.
+    Catches: two choices that may be the same, one choice, three, choices that are not uniform, a
+    busy server preferred to an idle one, a limit that is off by one.
+    """
+    scenario = station(
+        servers / MEAN_S,
+        prefill=Service(MEAN_S, shape),
+        servers=servers,
+        warmup_s=10.0,
+        horizon_s=300.0 / servers,
+        server={"decode_engines": 1, "slots_per_engine": 1, "queue_limit": 1},
+    )
+    found = played(scenario, 64).measurements()
+    law, case = "power of two without queues: P(lost)", f"N = {servers}, lam = 1, shape {shape:g}"
+    expected = lost_share(servers, float(servers))
+    assert_ratio(law, case, found.errors, found.arrived, expected, 0.02)
 
 
 def pool(servers: int, service: Service, requests: int) -> Scenario:

@@ -27,6 +27,8 @@ SERVICES = {
     "exponential": Service(MEAN_S, 1.0),
     "irregular": Service(MEAN_S, 0.5),
 }
+KENDALL = {"deterministic": "M/D/1", "exponential": "M/M/1"}
+"""M/G/1 by its own name."""
 
 
 @pytest.mark.parametrize("stage", ["prefill", "decode"])
@@ -44,7 +46,9 @@ def test_mean_sojourn_is_that_of_pollaczek_and_khinchine(law: str, stage: str) -
     stages = {"prefill": NONE, "decode": NONE} | {stage: service}
     scenario = station(rate_rps, **stages, warmup_s=10.0, horizon_s=100.0)
     found = played(scenario, ROWS).measurements()
-    assert_ratio(found.latency_sum_s, found.arrived, expected_s, 0.05)
+    case = f"rho = 0.6, {law} {stage}"
+    name = f"{KENDALL.get(law, 'M/G/1')}: E[T], s"
+    assert_ratio(name, case, found.latency_sum_s, found.arrived, expected_s, 0.05)
 
 
 def test_sojourn_times_of_mm1_are_exponential() -> None:
@@ -62,7 +66,8 @@ def test_sojourn_times_of_mm1_are_exponential() -> None:
     for tail, resolution in ((0.5, 0.03), (0.1, 0.1), (0.01, 0.3)):
         t_s = -math.log(tail) / (1.0 / MEAN_S - rate_rps)
         longer = np.array([(log["done_s"] - log["leaf_s"] > t_s).sum() for log in logs])
-        assert_ratio(longer, counts, tail, resolution)
+        case = f"rho = 0.7, t = {t_s:.3f} s"
+        assert_ratio("M/M/1: P(T > t)", case, longer, counts, tail, resolution)
 
 
 @pytest.mark.parametrize("law", ["deterministic", "exponential", "irregular"])
@@ -77,7 +82,8 @@ def test_an_arrival_finds_the_server_idle_as_often_as_it_is(law: str) -> None:
     logs = by_row(simulator, scenario, ROWS)
     at_once = np.array([(log["leaf_s"][1:] > log["first_token_s"][:-1]).sum() for log in logs])
     counts = np.array([len(log["leaf_s"]) - 1 for log in logs])
-    assert_ratio(at_once, counts, 1.0 - rate_rps * MEAN_S, 0.025)
+    expected = 1.0 - rate_rps * MEAN_S
+    assert_ratio("M/G/1: P(W = 0)", f"rho = 0.6, {law}", at_once, counts, expected, 0.025)
 
 
 def test_the_number_in_mm1_is_geometric() -> None:
@@ -97,4 +103,5 @@ def test_the_number_in_mm1_is_geometric() -> None:
     seen = np.array([simulator.truth().rif[:, 0].copy() for _ in instants(simulator, scenario)])
     for n, resolution in ((0, 0.03), (1, 0.04), (2, 0.05), (5, 0.15)):
         share = (seen == n).mean(axis=0)
-        assert_mean(share, (1.0 - rho) * rho**n, resolution)
+        expected = (1.0 - rho) * rho**n
+        assert_mean("M/M/1: P(N = n)", f"rho = 0.6, n = {n}", share, expected, resolution)

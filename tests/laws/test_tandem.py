@@ -37,19 +37,22 @@ def test_both_stages_of_a_tandem_of_mm1_are_exponential_and_independent() -> Non
     first_s = [log["first_token_s"] - log["leaf_s"] for log in logs]
     second_s = [log["done_s"] - log["first_token_s"] for log in logs]
     expected_s = [1.0 / gap for gap in GAPS_RPS]
-    assert_ratio(np.array([each.sum() for each in first_s]), counts, expected_s[0], 0.03)
-    assert_ratio(np.array([each.sum() for each in second_s]), counts, expected_s[1], 0.06)
+    law, loads = "M/M/1 -> M/M/1: ", "rho = 0.6 and 0.75"
+    for k, sojourns_s, resolution in ((0, first_s, 0.03), (1, second_s, 0.06)):
+        total_s = np.array([each.sum() for each in sojourns_s])
+        case = f"{loads}, stage {k + 1}"
+        assert_ratio(f"{law}E[T], s", case, total_s, counts, expected_s[k], resolution)
     products = [
         ((a - expected_s[0]) * (b - expected_s[1])).sum()
         for a, b in zip(first_s, second_s, strict=True)
     ]
     correlation = np.array(products) / counts.mean() / math.prod(expected_s)
-    assert_mean(1.0 + correlation, 1.0, 0.03)
+    assert_mean(f"{law}E[T1 T2] / E[T1] E[T2]", loads, 1.0 + correlation, 1.0, 0.03)
     fast, slow = GAPS_RPS
     t_s = 0.2
     tail = (fast * math.exp(-slow * t_s) - slow * math.exp(-fast * t_s)) / (fast - slow)
     longer = np.array([(a + b > t_s).sum() for a, b in zip(first_s, second_s, strict=True)])
-    assert_ratio(longer, counts, tail, 0.25)
+    assert_ratio(f"{law}P(T1 + T2 > t)", f"{loads}, t = {t_s} s", longer, counts, tail, 0.25)
 
 
 def test_the_output_of_mmc_is_poisson() -> None:
@@ -66,10 +69,12 @@ def test_the_output_of_mmc_is_poisson() -> None:
     )
     mean = RATE_RPS * 0.5
     expected = np.full(counts.shape, mean)
-    assert_counts(counts, expected)
-    assert_counts(counts.sum(axis=1), expected.sum(axis=1))
+    law, case = "M/M/4: departures are Poisson", "rho = 0.75, half seconds"
+    assert_counts(law, case, counts, expected)
+    assert_counts(law, "rho = 0.75, rows", counts.sum(axis=1), expected.sum(axis=1))
     deviations = (counts - mean) / math.sqrt(mean)
-    assert_uncorrelated(deviations[:, 1:], deviations[:, :-1])
+    law = "M/M/4: departures are independent"
+    assert_uncorrelated(law, case, deviations[:, 1:], deviations[:, :-1])
 
 
 def test_a_journey_is_router_delay_twice_the_way_and_the_two_sojourns() -> None:
@@ -96,5 +101,9 @@ def test_a_journey_is_router_delay_twice_the_way_and_the_two_sojourns() -> None:
     load = RATE_RPS * decode.mean_s
     first_s = delay_s + 2 * tau_s + 1.0 / GAPS_RPS[0]
     second_s = decode.mean_s + erlang_c(4, load) / (4 / decode.mean_s - RATE_RPS)
-    assert_ratio(found.first_token_sum_s, found.arrived, first_s, 0.01)
-    assert_ratio(found.latency_sum_s, found.arrived, first_s + second_s, 0.02)
+    law, case = "delay, M/M/1 -> M/M/4, way back: ", "rho = 0.6 and 0.75, 60 ms both ways"
+    latency_s = first_s + second_s
+    assert_ratio(
+        f"{law}first token, s", case, found.first_token_sum_s, found.arrived, first_s, 0.01
+    )
+    assert_ratio(f"{law}answer, s", case, found.latency_sum_s, found.arrived, latency_s, 0.02)

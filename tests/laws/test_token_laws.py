@@ -7,6 +7,7 @@ nothing waits, a stage takes its tokens times its seconds per token.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -16,7 +17,12 @@ from scipy import stats
 from dlb_gym.scenario import Scenario, TokenDistribution
 from dlb_gym.scenario_source import override
 from dlb_gym.workload import Workload
-from tests.laws.intervals import LEVEL, assert_mean, assert_uncorrelated
+from tests.laws.intervals import (
+    assert_distance,
+    assert_distribution,
+    assert_mean,
+    assert_uncorrelated,
+)
 from tests.laws.station import Service, played, station
 
 FloatArray = NDArray[np.float64]
@@ -45,15 +51,17 @@ def unhurried(output: TokenDistribution) -> Scenario:
     return override(scenario, {f"cells.0.{key}": value for key, value in rates.items()})
 
 
-def assert_law(tokens: FloatArray, law: TokenDistribution) -> None:
+def assert_law(column: str, tokens: FloatArray, law: TokenDistribution) -> None:
     """Kolmogorov and Smirnov at whole numbers, where the limit is conservative; and the mean."""
     gamma = stats.gamma(law.shape, scale=(law.mean_tokens - law.loc_tokens) / law.shape)
     whole = np.arange(law.loc_tokens, tokens.max() + 1)
     found = np.searchsorted(np.sort(tokens), whole, side="right") / tokens.size
     distance = float(np.abs(found - gamma.cdf(whole - law.loc_tokens + 0.5)).max())
-    assert distance < stats.kstwobign.ppf(LEVEL) / np.sqrt(tokens.size)
+    case = f"shape {law.shape:g}, mean {law.mean_tokens:g}"
+    assert_distance(f"tokens: shifted Gamma ({column})", case, tokens.size, distance)
     beyond = np.arange(0.5, gamma.ppf(1.0 - 1e-12))
-    assert_mean(tokens, law.loc_tokens + float(gamma.sf(beyond).sum()), 0.1)
+    expected = law.loc_tokens + float(gamma.sf(beyond).sum())
+    assert_mean(f"tokens: mean ({column})", case, tokens, expected, 0.1)
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
@@ -68,25 +76,38 @@ def test_decode_times_follow_the_law_of_output_tokens(name: str) -> None:
     tokens = (log["done_s"] - log["first_token_s"]) / DECODE_S
     whole = np.round(tokens)
     np.testing.assert_allclose(tokens, whole, atol=1e-5)
-    assert_law(whole, OUTPUTS[name])
+    assert_law("output", whole, OUTPUTS[name])
 
 
-def test_prompts_follow_their_law_and_nothing_of_a_request_depends_on_the_rest() -> None:
+@lru_cache
+def drawn() -> FloatArray:
+    """Twelve chunks of requests: arrival, prompt, output, choice of the cell, of the server."""
+    workload = Workload(unhurried(OUTPUTS["default shape"]), 3, 0)
+    return np.concatenate([workload.chunk(k)[0] for k in range(12)])
+
+
+def test_prompts_and_outputs_are_drawn_from_their_laws() -> None:
+    """Against scipy's Gamma.
+
+    Catches: prompts and outputs that are taken for each other, a shape or a mean of the other.
+    """
+    assert_law("prompt", drawn()[:, 1], PROMPT)
+    assert_law("output, as drawn", drawn()[:, 2], OUTPUTS["default shape"])
+
+
+def test_choices_are_uniform_and_nothing_of_a_request_depends_on_the_rest() -> None:
     """Prompt, output, both uniforms, and all of the next request: uncorrelated ranks.
 
     Catches: one stream that serves two columns, a column that repeats itself.
     """
-    scenario = unhurried(OUTPUTS["default shape"])
-    workload = Workload(scenario, 3, 0)
-    table = np.concatenate([workload.chunk(k)[0] for k in range(12)])
-    assert_law(table[:, 1], PROMPT)
-    assert_law(table[:, 2], OUTPUTS["default shape"])
-    for column in (3, 4):
-        assert stats.kstest(table[:, column], "uniform").pvalue > 1.0 - LEVEL
+    table = drawn()
+    for column, choice in ((3, "cell"), (4, "server")):
+        assert_distribution("choices: uniform", choice, table[:, column], "uniform")
     ranks = stats.rankdata(table[:, 1:], axis=0)
     standard = (ranks - ranks.mean(axis=0)) / ranks.std(axis=0)
+    law = "columns of requests: independent"
     for a in range(4):
         for b in range(a + 1, 4):
-            assert_uncorrelated(standard[:, a], standard[:, b])
+            assert_uncorrelated(law, "one request", standard[:, a], standard[:, b])
         for b in range(4):
-            assert_uncorrelated(standard[1:, a], standard[:-1, b])
+            assert_uncorrelated(law, "the next", standard[1:, a], standard[:-1, b])

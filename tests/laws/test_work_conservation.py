@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.laws.intervals import assert_identity
 from tests.laws.station import Service, log_with_work, played, station
 
 FloatArray = NDArray[np.float64]
@@ -45,7 +46,7 @@ def waits_and_services(
 
 
 def assert_conserves_work(
-    ready_s: FloatArray, end_s: FloatArray, work_s: FloatArray, places: int
+    case: str, ready_s: FloatArray, end_s: FloatArray, work_s: FloatArray, places: int
 ) -> float:
     """The rules above for one stage of one server; returns the share of requests that waited."""
     order = np.lexsort((end_s - work_s, ready_s))
@@ -64,7 +65,9 @@ def assert_conserves_work(
     served = np.cumsum(np.where(table[:, 2] == 1, table[:, 1], 0.0))
     lasting = np.diff(table[:, 0], append=table[-1, 0]) > 4 * ROUNDING_S
     assert (served[lasting] <= places).all(), "more at once than there are places"
-    assert (served[lasting & (waiting > 0)] == places).all(), "idle while a request waits"
+    idle = int((served[lasting & (waiting > 0)] != places).sum())
+    law = "work conservation: no place idles while a request waits"
+    assert_identity(law, case, int(lasting.sum()), idle)
     return len(waits) / 2 / len(ready_s)
 
 
@@ -94,8 +97,12 @@ def test_no_place_idles_while_a_request_waits(servers: int, load: float, queue_l
         assert set(np.unique(log["server"]).astype(int)) - {-1} == set(range(servers))
         for s in range(servers):
             own = {key: column[log["server"] == s] for key, column in log.items()}
-            first = assert_conserves_work(own["leaf_s"], own["first_token_s"], own["prefill_s"], 1)
+            case = f"N = {servers}, rho = {load}, "
+            leaf_s, first_token_s, done_s = own["leaf_s"], own["first_token_s"], own["done_s"]
+            first = assert_conserves_work(
+                f"{case}prefill", leaf_s, first_token_s, own["prefill_s"], 1
+            )
             second = assert_conserves_work(
-                own["first_token_s"], own["done_s"], own["decode_s"], SLOTS
+                f"{case}decode", first_token_s, done_s, own["decode_s"], SLOTS
             )
             assert min(first, second) > 0.2

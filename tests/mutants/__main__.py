@@ -2,8 +2,10 @@
 
     python -m tests.mutants [--jobs N] [NAME ...]
 
-First all tests that the chosen mutants name must pass without a fault. Exit status 1 if they do
-not, if a fault survives its tests, or if a mutant's text is not in its file exactly once.
+First all tests that the chosen mutants name must pass without a fault. A fault is caught by a
+failed test: a test process that hangs, crashes or ends otherwise proves nothing, unless the mutant
+declares that its fault shows so. Exit status 1 if a fault is not caught, if tests fail without one,
+or if a mutant's text is not in its file exactly once.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -19,6 +22,7 @@ from queue import SimpleQueue
 from tests.mutants.copies import ROOT, Outcome, fresh_copy, run_tests
 from tests.mutants.listed import MUTANTS
 from tests.mutants.mutant import Mutant, planted
+from tests.mutants.verdict import Verdict, is_law, judge
 
 CLEAN_LIMIT_S = 1200.0
 LIMIT_S = {False: 120.0, True: 420.0}
@@ -63,18 +67,22 @@ def _run_all(mutants: list[Mutant], lanes: list[Path]) -> int:
     free: SimpleQueue[Path] = SimpleQueue()
     for lane in lanes:
         free.put(lane)
-    caught = 0
+    counts: Counter[Verdict] = Counter()
     # The slow ones first, so that no lane idles at the end.
     ordered = sorted(mutants, key=lambda mutant: not (mutant.jit and _in_engine(mutant)))
     with ThreadPoolExecutor(len(lanes)) as pool:
         running = {pool.submit(_plant, mutant, free): mutant for mutant in ordered}
         for future in as_completed(running):
             mutant, outcome = running[future], future.result()
-            caught += bool(outcome.failed)
-            verdict = outcome.failed or f"SURVIVED {', '.join(mutant.tests)}"
-            _say(_line(mutant.name, mutant.path, mutant.breaks, f"{outcome.seconds:.0f}", verdict))
-    _say(f"planted {len(mutants)}, caught {caught}")
-    return int(caught < len(mutants))
+            verdict, why = judge(mutant, outcome)
+            counts[verdict] += 1
+            if verdict is Verdict.INCONCLUSIVE:
+                _say(outcome.output)
+            _say(_line(mutant.name, mutant.path, mutant.breaks, f"{outcome.seconds:.0f}", why))
+    _say(
+        f"planted {len(mutants)}, " + ", ".join(f"{each.value} {counts[each]}" for each in Verdict)
+    )
+    return int(counts[Verdict.CAUGHT] < len(mutants))
 
 
 def _in_engine(mutant: Mutant) -> bool:
@@ -86,7 +94,8 @@ def _plant(mutant: Mutant, free: SimpleQueue[Path]) -> Outcome:
     try:
         file = fresh_copy(lane) / mutant.path
         file.write_text(planted(mutant, file.read_text(encoding="utf-8")), encoding="utf-8")
-        return run_tests(lane, list(mutant.tests), mutant.jit, LIMIT_S[mutant.jit], "-x")
+        first = () if any(map(is_law, mutant.tests)) else ("-x",)
+        return run_tests(lane, list(mutant.tests), mutant.jit, LIMIT_S[mutant.jit], *first)
     finally:
         free.put(lane)
 
@@ -102,8 +111,9 @@ def _clean_tree_passes(mutants: list[Mutant], lanes: list[Path]) -> bool:
                 runs.append(pool.submit(_run_clean, lane, tests, jit))
         for run in runs:
             outcome = run.result()
-            if outcome.failed:
-                _say(f"{outcome.output}\nwithout a fault: {outcome.failed}")
+            if outcome.failed or outcome.ended:
+                trouble = ", ".join(outcome.failed) or outcome.detail
+                _say(f"{outcome.output}\nwithout a fault: {trouble}")
                 passed = False
     return passed
 

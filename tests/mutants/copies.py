@@ -22,19 +22,24 @@ PARTS = (
     "agents", "baselines", "benchmarks", "dlb_gym", "docs", "experiments", "tests", "README.md",
     "pyproject.toml", "train.py",
 )  # fmt: skip
-_FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
+_FAILED = re.compile(r"^FAILED (.+?)(?: - .*)?$", re.MULTILINE)
 
 
 class Outcome(NamedTuple):
     """A run of pytest.
 
     Attributes:
-        failed: The first test that failed, or what went wrong instead; empty if all passed.
+        failed: The tests that failed, in their order.
+        ended: "hang" or "crash" if pytest did not end by itself, "error" if it ended otherwise than
+            with tests that passed or failed; else empty.
+        detail: The same in words.
         seconds: How long it took.
         output: What pytest printed.
     """
 
-    failed: str
+    failed: tuple[str, ...]
+    ended: str
+    detail: str
     seconds: float
     output: str
 
@@ -55,7 +60,7 @@ def fresh_copy(lane: Path) -> Path:
 
 
 def run_tests(lane: Path, tests: list[str], jit: bool, limit_s: float, *options: str) -> Outcome:
-    """Runs tests in the lane's copy; a run that passes its limit is ended and counts as failed."""
+    """Runs tests in the lane's copy; a run that passes its limit is ended."""
     plugin = [] if jit else ["-p", "tests.mutants.tiny_calibration"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin, *options]
     variables = os.environ | {
@@ -71,18 +76,21 @@ def run_tests(lane: Path, tests: list[str], jit: bool, limit_s: float, *options:
     )  # fmt: skip
     try:
         output, _ = process.communicate(timeout=limit_s)
-        failed = _failed(process.returncode, output)
+        code = process.returncode
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         output, _ = process.communicate()
-        failed = "hang"
-    return Outcome(failed, time.perf_counter() - start, output)
+        code = None
+    failed = tuple(_FAILED.findall(output))
+    return Outcome(failed, *_ending(code, failed), time.perf_counter() - start, output)
 
 
-def _failed(code: int, output: str) -> str:
-    if code == 0:
-        return ""
+def _ending(code: int | None, failed: tuple[str, ...]) -> tuple[str, str]:
+    """How a run ended that did not end with tests that passed or failed, and the detail."""
+    if code is None:
+        return "hang", "no end within the limit"
     if code < 0:
-        return f"killed by {signal.Signals(-code).name}"
-    found = _FAILED.search(output)
-    return found.group(1) if found else f"pytest's exit status {code}"
+        return "crash", f"killed by {signal.Signals(-code).name}"
+    if code > 1 or bool(code) != bool(failed):
+        return "error", f"pytest's exit status {code}"
+    return "", ""

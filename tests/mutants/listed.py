@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants import (
     of_batching,
+    of_demand,
     of_engine,
     of_inputs,
     of_judging,
@@ -21,6 +22,7 @@ MUTANTS = (
     *of_mechanisms.MUTANTS,
     *of_batching.MUTANTS,
     *of_inputs.MUTANTS,
+    *of_demand.MUTANTS,
     *of_rates.MUTANTS,
     *of_task.MUTANTS,
     *of_judging.MUTANTS,

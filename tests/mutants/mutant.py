@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,8 @@ class Mutant:
         breaks: What is wrong then.
         jit: Run the tests on compiled kernels (a minute or two for a fault in the engine), not on
             plain Python with a tiny calibration.
+        shows: How else than by a failed test it may be noticed: "hang" or "crash". Undeclared,
+            either proves nothing: the tests might not have noticed.
     """
 
     name: str
@@ -27,6 +30,7 @@ class Mutant:
     tests: tuple[str, ...]
     breaks: str
     jit: bool = False
+    shows: Literal["", "hang", "crash"] = ""
 
 
 def planted(mutant: Mutant, text: str) -> str:

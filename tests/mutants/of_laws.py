@@ -80,16 +80,16 @@ MUTANTS = (
         jit=True,
     ),
     Mutant(
-        "queue-limit-one-more-by-law",
+        "queue-limit-of-the-cell-by-law",
         "dlb_gym/engine/cells.py",
         "    s = choose_server(now_s, request[slot, U_LEAF], cell[c, LIVE], server, request)\n"
         "    if server[s, UNFINISHED] >= params",
         "    s = choose_server(now_s, request[slot, U_LEAF], cell[c, LIVE], server, request)\n"
-        "    if server[s, UNFINISHED] > params",
+        "    if cell[c, RIF] >= params",
         (
-            "tests/laws/test_insensitivity.py::test_a_server_without_places_to_wait_refuses_the_share_of_erlang[1-0.8-exponential]",
+            "tests/laws/test_power_of_two.py::test_without_places_to_wait_what_finds_both_choices_busy_is_lost[2-0.5]",
         ),
-        "a full server takes one more",
+        "the limit of one server's queue is that of the whole cell",
         jit=True,
     ),
     Mutant(
@@ -97,8 +97,23 @@ MUTANTS = (
         "dlb_gym/engine/leaf.py",
         "return second if server[second, TOKENS] < server[first, TOKENS] else first",
         "return second if server[second, TOKENS] > server[first, TOKENS] else first",
-        ("tests/laws/test_power_of_two.py::test_mean_sojourn_is_that_of_the_fixed_point[20]",),
+        (
+            "tests/laws/test_power_of_two.py::test_mean_sojourn_is_that_of_the_fixed_point[20]",
+            "tests/laws/test_power_of_two.py::test_an_arrival_waits_where_both_choices_are_busy[inf]",
+        ),
         "power of two choices is turned round",
+        jit=True,
+    ),
+    Mutant(
+        "same-server-twice-by-law",
+        "dlb_gym/engine/leaf.py",
+        "    if second >= first:\n        second += 1\n",
+        "",
+        (
+            "tests/laws/test_power_of_two.py::test_without_places_to_wait_what_finds_both_choices_busy_is_lost[2-inf]",
+            "tests/laws/test_power_of_two.py::test_without_places_to_wait_what_finds_both_choices_busy_is_lost[5-0.5]",
+        ),
+        "the two choices may be the same server",
         jit=True,
     ),
     Mutant(
@@ -117,6 +132,7 @@ MUTANTS = (
         "",
         (
             "tests/laws/test_littles_law.py::test_littles_law_and_the_books_hold_on_every_path[burst]",
+            "tests/laws/test_littles_law.py::test_littles_law_and_the_books_hold_with_mechanisms[server_crash]",
         ),
         "errors that reach their root are not counted",
         jit=True,
@@ -128,8 +144,18 @@ MUTANTS = (
         "row_time[IN_SYSTEM_S] -= end_s - request[slot, DONE_S]",
         (
             "tests/laws/test_littles_law.py::test_littles_law_and_the_books_hold_on_every_path[moderate]",
+            "tests/laws/test_littles_law.py::test_littles_law_and_the_books_hold_with_mechanisms[patience]",
         ),
         "requests leave the system when they are done, not when answered",
+        jit=True,
+    ),
+    Mutant(
+        "ways-exchanged-by-law",
+        "dlb_gym/accounts.py",
+        "        to_cells=sent - received,\n        to_roots=received - rif - gone,\n",
+        "        to_cells=received - rif - gone,\n        to_roots=sent - received,\n",
+        ("tests/laws/test_littles_law.py::test_requests_are_where_the_log_says[moderate]",),
+        "what is on the way to a cell counts as on the way back",
         jit=True,
     ),
     Mutant(
@@ -260,20 +286,32 @@ MUTANTS = (
         "    requests[:, 3:] = rng.random((arrival_s.size, 2))\n",
         "    requests[:, 3:] = rng.random((arrival_s.size, 1))\n",
         (
-            "tests/laws/test_token_laws.py::test_prompts_follow_their_law_and_nothing_of_a_request_depends_on_the_rest",
+            "tests/laws/test_token_laws.py::test_choices_are_uniform_and_nothing_of_a_request_depends_on_the_rest",
         ),
         "the choice of the server follows from that of the cell",
         jit=True,
     ),
     Mutant(
-        "batch-one-too-many-by-law",
+        "prompts-for-outputs-by-law",
+        "dlb_gym/tokens.py",
+        "return _shifted_gamma(rng, count, self._prompt), _shifted_gamma(rng, count, self._output)",
+        "return _shifted_gamma(rng, count, self._output), _shifted_gamma(rng, count, self._prompt)",
+        (
+            "tests/laws/test_token_laws.py::test_prompts_and_outputs_are_drawn_from_their_laws",
+            "tests/laws/test_token_laws.py::test_decode_times_follow_the_law_of_output_tokens[shifted]",
+        ),
+        "prompts and outputs have changed places",
+        jit=True,
+    ),
+    Mutant(
+        "prompt-is-no-sequence-by-law",
         "dlb_gym/engine/batching.py",
-        "running < own.limits[MAX_BATCH] and budget > 0",
-        "running <= own.limits[MAX_BATCH] and budget > 0",
+        "+ own.timing[PER_SEQUENCE_S] * running\n",
+        "+ own.timing[PER_SEQUENCE_S] * own.server[s, DECODING]\n",
         (
             "tests/laws/test_batching_laws.py::test_a_batch_of_one_is_a_single_server_of_prompts[M/D/1]",
         ),
-        "one more than the largest batch runs",
+        "a request in prefill does not count as one of the batch",
         jit=True,
     ),
     Mutant(

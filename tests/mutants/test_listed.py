@@ -23,6 +23,18 @@ def test_every_mutant_can_be_planted_and_names_tests_that_are_there() -> None:
             assert f"def {function}" in (ROOT / file).read_text(encoding="utf-8"), mutant.name
 
 
+def test_every_law_has_a_fault_that_it_must_notice() -> None:
+    laws = set()
+    for path in (ROOT / "tests" / "laws").glob("test_*.py"):
+        for text in path.read_text(encoding="utf-8").split("\ndef ")[1:]:
+            name = text.partition("(")[0]
+            if name.startswith("test_") and "    assert_" in text:  # else checks a formula alone
+                laws.add(f"tests/laws/{path.name}::{name}")
+    assert len(laws) > 20
+    named = {test.partition("[")[0] for mutant in MUTANTS for test in mutant.tests}
+    assert laws - named == set()
+
+
 def test_a_mutant_whose_text_is_not_there_once_is_refused_by_name() -> None:
     mutant = replace(MUTANTS[0], name="old-one", old="is twice")
     for text in ("is twice, is twice", "nowhere"):
