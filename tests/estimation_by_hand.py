@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from dlb_gym.engine.estimator import BINS, HIGHEST, LOWEST, USUAL_SCATTER, model_of
+from dlb_gym.engine.estimator import BINS, USUAL_SCATTER, model_of
+from dlb_gym.engine.fitting import HIGHEST, LOWEST
 from dlb_gym.latency_model import LatencyModel
 
 FloatArray = NDArray[np.float64]

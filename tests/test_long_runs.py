@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from dlb_gym import simulator as simulation
 from dlb_gym import workload
+from dlb_gym.disturbance_models import Burst
 from dlb_gym.policy import proportional
 from dlb_gym.rates import nominal_rates_rps, offered_rate_rps, one_way_s
 from dlb_gym.scenario import Scenario
@@ -43,28 +46,60 @@ def held_bytes(simulator: Simulator) -> int:
     return total
 
 
-@pytest.mark.parametrize("name", ["two_cells", "everything"])
-def test_a_day_takes_the_memory_of_its_first_hour(name: str) -> None:
+def from_the_first_hour_on(kind: str, **keys: Any) -> dict[str, Any]:
+    """A disturbance that begins after 14 minutes and ends in the afternoon."""
+    return {"kind": kind, "start": 0.01, "end": 0.6} | keys
+
+
+EVERYTHING: dict[str, Any] = {
+    "telemetry": {
+        "backlogs": True,
+        "turn_s": 2.5,
+        "sync_interval_s": 1.0,
+        "server_probe_interval_s": 1.0,
+    },
+    "latency_estimate": {"kind": "online"},
+    "error_aversion": {"interval_s": 5.0, "silence_s": 5.0},
+    "retries": {},
+    "demand.sessions": {},
+    "affinity": {"cache_sessions": 64, "map_sessions": 64},
+}
+FAULTS_OF_ROOTS_AND_ARCS = [
+    from_the_first_hour_on("burst", root="west", to_utilisation=0.03),
+    from_the_first_hour_on("root_crash", roots=["east"]),
+    from_the_first_hour_on("partition", cells=["west"], roots=["east"]),
+    from_the_first_hour_on("latency_shift", cells=["east"], roots=["west"]),
+]
+FAULTS_OF_SERVERS = [
+    from_the_first_hour_on("server_crash", cells=["east"], servers=3),
+    from_the_first_hour_on("outage", cells=["west"], servers_left=2),
+    from_the_first_hour_on("black_hole", cells=["west"]),
+    from_the_first_hour_on("slow_cell", cells=["east"]),
+    from_the_first_hour_on("leaf_crash", cells=["east"]),
+]
+DAYS: dict[str, dict[str, Any]] = {
+    "two_cells": {},
+    "every fault": EVERYTHING
+    | {"server.max_wait_s": 0.3, "disturbances": FAULTS_OF_ROOTS_AND_ARCS + FAULTS_OF_SERVERS},
+    "batching and autoscaler": EVERYTHING
+    | {
+        "server": {"kind": "continuous_batching", "max_wait_s": 10.0},
+        "autoscaler": {"target_utilisation": 0.03},
+        "disturbances": FAULTS_OF_ROOTS_AND_ARCS,
+    },
+}
+"""Changes of a scenario: between them all that it can have."""
+
+
+@pytest.mark.parametrize("name", DAYS)
+def test_a_day_takes_the_memory_of_its_first_hour(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (workload, simulation):  # so sparse a demand needs no chunk every 10 s
+        monkeypatch.setattr(module, "CHUNK_S", 60.0)
     spans = {"control_interval_s": 5.0, "probe_interval_s": 0.5, "warmup_s": 0.0}
     demand = {"horizon_s": DAY_S, "demand.utilisation": 0.02}
-    scenario = override(two_cells(), spans | demand)
-    if name == "everything":
-        scenario = override(
-            scenario,
-            {
-                "telemetry": {
-                    "backlogs": True,
-                    "turn_s": 2.5,
-                    "sync_interval_s": 1.0,
-                    "server_probe_interval_s": 1.0,
-                },
-                "latency_estimate": {"kind": "online"},
-                "error_aversion": {"interval_s": 5.0, "silence_s": 5.0},
-                "retries": {},
-                "demand.sessions": {},
-                "affinity": {"cache_sessions": 64, "map_sessions": 64},
-            },
-        )
+    scenario = override(override(two_cells(), spans | demand), DAYS[name])
     simulator = started(scenario)
     simulator.advance(np.array([int(HOUR_S / 5.0)]))
     first_hour = held_bytes(simulator)
@@ -72,7 +107,10 @@ def test_a_day_takes_the_memory_of_its_first_hour(name: str) -> None:
     simulator.advance(np.array([int(DAY_S / 5.0)]))
     assert held_bytes(simulator) == first_hour
     books = simulator.books()
-    expected = offered_rate_rps(scenario) * DAY_S
+    bursts = [each for each in scenario.disturbances if isinstance(each, Burst)]
+    usual = scenario.demand.utilisation
+    more = sum((each.to_utilisation / usual - 1.0) * (each.end - each.start) for each in bursts)
+    expected = offered_rate_rps(scenario) * DAY_S * (1.0 + more)
     assert books.arrived[0] == pytest.approx(expected, rel=0.05)
     assert books.answered[0] + books.errors[0] > 0.999 * books.arrived[0]
 

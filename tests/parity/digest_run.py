@@ -1,7 +1,7 @@
 """Digests of a small run: `python -m tests.parity.digest_run [quick|mechanisms]`.
 
 Both words make the calibration tiny, so that the kernels can run as plain Python as well; the
-second turns all mechanisms on.
+second plays every mechanism, each in a row of its own and all together.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from dlb_gym import calibration
+from dlb_gym.actions import ENCODINGS, to_routing
 from dlb_gym.episodes import episode_source
 from dlb_gym.policy import Decision
 from dlb_gym.task import Task
-from tests.mechanisms import scenario_with
+from tests.mechanisms import MECHANISMS, scenario_with
 from tests.short_episodes import ring
 
 STEPS = 10
@@ -34,11 +35,12 @@ def scenarios() -> list[dict[str, Any]]:
 
 
 def digests(played: list[Any] | None = None) -> dict[str, str]:
-    """SHA-256 of observations, rewards and request logs of two episodes of two rows."""
-    task = Task(episode_source(played or scenarios()), 2, log=True)
+    """SHA-256 of observations, rewards and request logs of two episodes, a scenario a row."""
+    played = played or scenarios()
+    task = Task(episode_source(played), len(played), log=True)
     rng = np.random.default_rng(0)
     parts: dict[str, list[bytes]] = {"observations": [], "rewards": [], "log": []}
-    for seeds in ([1, 7], None):
+    for seeds in (range(1, len(played) + 1), None):
         parts["observations"].append(task.reset(seeds=seeds).tobytes())
         for step in range(STEPS):
             weights = np.where(task.admissible, rng.random(task.admissible.shape), 0.0)
@@ -46,15 +48,16 @@ def digests(played: list[Any] | None = None) -> dict[str, str]:
             if step % 3 == 2:
                 moved = task.step(Decision(base=weights, slope=slope))
             else:
-                moved = task.step_routing(weights / weights.sum(axis=-1, keepdims=True).clip(1e-9))
+                encoding = ENCODINGS[step % 3]
+                moved = task.step_routing(to_routing(weights, encoding, task.admissible))
             parts["observations"].append(moved.observation.tobytes())
             parts["rewards"].append(moved.reward.tobytes())
         task.drain()
-        for row in range(2):
+        for row in range(len(played)):
             log = task.simulator.request_log(row)
             parts["log"].append(str(len(log["cell"])).encode())
             parts["log"].extend(log[name].tobytes() for name in sorted(log))
-        parts["log"].append(json.dumps([task.summary(r) for r in range(2)]).encode())
+        parts["log"].append(json.dumps([task.summary(r) for r in range(len(played))]).encode())
     return {name: hashlib.sha256(b"".join(piece)).hexdigest() for name, piece in parts.items()}
 
 
@@ -64,6 +67,5 @@ if __name__ == "__main__":
         calibration.SERVERS, calibration.WINDOWS, calibration.WINDOW = 3, 3, 8.0
     if sys.argv[1:] == ["mechanisms"]:
         short = {"horizon_s": 0.5, "control_interval_s": 0.05, "warmup_s": 0.1}
-        names = ("everything", "everything batching")
-        played = [scenario_with(name, 2, **short) for name in names]
+        played = [scenario_with(name, 2, **short) for name in MECHANISMS]
     print(json.dumps(digests(played)))  # noqa: T201 - read by the parent process

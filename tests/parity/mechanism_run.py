@@ -14,7 +14,7 @@ from dlb_gym.simulator import Simulator
 from dlb_gym.workload import Workload
 from tests.parity.scenario_cases import random_decisions
 from tests.reference import Decision, Result, Simulation
-from tests.reference.described import described, offered
+from tests.reference.described import Rounding, described, offered
 from tests.reference.estimation import Fit
 
 STEPS_TO_DRAIN = 20
@@ -36,21 +36,20 @@ class Both(NamedTuple):
     fits: list[Fit]
 
 
-def play_both(scenario: Scenario, seed: int, workload: Workload | None = None) -> Both:
+def play_both(scenario: Scenario, seed: int, rounded: Rounding | None = None) -> Both:
     """Plays an episode, and a little beyond its end, under decisions drawn from the seed.
 
     Args:
         scenario: The scenario.
         seed: Of the episode and the decisions.
-        workload: In place of the scenario's own requests.
+        rounded: What the scenario's requests are rounded by, if they are.
     """
-    workload = Workload(scenario, seed, 0) if workload is None else workload
     span_s = scenario.warmup_s + scenario.settle_s + scenario.horizon_s
     num_steps = scenario.intervals(span_s) + STEPS_TO_DRAIN
-    system, requests = described(scenario, seed), offered(scenario, workload)
+    system, requests = described(scenario, seed), offered(scenario, seed, rounded)
     rng = np.random.default_rng(seed)
     decisions = random_decisions(rng, ~np.isnan(system.tau_s), num_steps)
-    engine = _Engine(scenario, seed, workload)
+    engine = _Engine(scenario, seed, rounded)
     for decision in decisions:
         engine.step(decision)
     mechanisms = replace(
@@ -84,13 +83,25 @@ def _sorted(log: Log) -> Log:
     return {name: column[order] for name, column in log.items()}
 
 
+class Rounded(Workload):
+    """The requests of a scenario's first episode, rounded."""
+
+    def __init__(self, scenario: Scenario, seed: int, rounded: Rounding) -> None:
+        super().__init__(scenario, seed, 0)
+        self._rounded = rounded
+
+    def chunk(self, index: int) -> list[NDArray[np.float64]]:
+        return [self._rounded(requests) for requests in super().chunk(index)]
+
+
 class _Engine:
     """The simulator, step by step, with what it showed and the models that its leaves published."""
 
-    def __init__(self, scenario: Scenario, seed: int, workload: Workload) -> None:
+    def __init__(self, scenario: Scenario, seed: int, rounded: Rounding | None) -> None:
         self._simulator = Simulator(1, len(scenario.roots), len(scenario.cells), log=True)
         self._simulator.reset_row(0, scenario, seed, 0)
-        self._simulator._workloads[0] = workload
+        if rounded is not None:
+            self._simulator._workloads[0] = Rounded(scenario, seed, rounded)
         self._steps = 0
         self.views: list[EngineView] = []
         self.models: dict[tuple[int, int], tuple[float, ...]] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Set
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,8 @@ from numpy.typing import NDArray
 
 from dlb_gym.scenario import Scenario
 from dlb_gym.scenario_source import scenario_from_dict
-from dlb_gym.workload import Workload
 from tests.parity.cases import random_routing
+from tests.parity.traces import random_trace
 from tests.reference import Decision
 
 Table = dict[str, Any]
@@ -22,12 +23,17 @@ FAULTS = (
     "latency_shift", "burst",
 )  # fmt: skip
 MECHANISMS = (
-    "telemetry", "online", "noisy", "aversion", "sessions", "retries", "patience", "batching",
-    *FAULTS,
+    "telemetry", "online", "noisy", "aversion", "sessions", "trace", "retries", "patience",
+    "batching", "autoscaler", *FAULTS,
 )  # fmt: skip
-"""What a scenario may have; leaf and root crashes bring telemetry with them."""
+"""What a scenario may have; leaf and root crashes bring telemetry with them, and a trace's sessions
+replace drawn ones."""
+SCHEDULED = frozenset(("server_crash", "outage", "black_hole", "slow_cell", "leaf_crash"))
+"""Faults that an autoscaler keeps out."""
 OVERLAPPING = ("server_crash", "black_hole", "slow_cell", "partition", "latency_shift")
 """Of these a scenario may have two."""
+TRACES = 3
+"""Each has latency curves of its own to be measured."""
 GRID_S = 1.0 / 64.0
 TOKENS: Table = {
     "prompt": {"loc_tokens": 5, "shape": 1.5, "mean_tokens": 200.0},
@@ -35,17 +41,23 @@ TOKENS: Table = {
 }
 
 
-def random_scenario(seed: int, on: Set[str]) -> Scenario:
-    """A scenario of 1 to 4 cells, 1 to 3 roots and these mechanisms; all numbers from the seed."""
-    return scenario_from_dict(_Drawer(seed).document(on))
+def random_scenario(seed: int, on: Set[str], folder: Path) -> Scenario:
+    """A scenario of 1 to 4 cells, 1 to 3 roots and these mechanisms; all numbers from the seed.
+
+    Args:
+        seed: The seed.
+        on: Of `MECHANISMS`.
+        folder: Where a trace is written to.
+    """
+    return scenario_from_dict(_Drawer(seed, folder).document(on))
 
 
-def on_a_grid(seed: int, on: Set[str]) -> Scenario:
+def on_a_grid(seed: int, on: Set[str], folder: Path) -> Scenario:
     """A scenario whose times are sixteenths and the like: instants of all kinds coincide.
 
     Sums of these times are exact, so every tie is one in both implementations.
     """
-    document = _Drawer(seed).document(on)
+    document = _Drawer(seed, folder).document(on)
     rng = random.Random(seed)
     document |= {
         "router_delay_s": 0.0,
@@ -75,17 +87,15 @@ def on_a_grid(seed: int, on: Set[str]) -> Scenario:
         }
     if "error_aversion" in document:
         document["error_aversion"]["interval_s"] = 0.25
+    if "autoscaler" in document:
+        intervals = rng.choice([1, 2])
+        document["autoscaler"]["interval_s"] = intervals * document["control_interval_s"]
+        document["autoscaler"]["delay_s"] = GRID_S * rng.choice([0, 3, 16])
     return scenario_from_dict(document)
 
 
-class OnAGrid(Workload):
-    """The requests of a scenario, at sixty-fourths of a second, with tokens by the 16."""
-
-    def chunk(self, index: int) -> list[NDArray[np.float64]]:
-        return [_rounded(requests) for requests in super().chunk(index)]
-
-
-def _rounded(requests: NDArray[np.float64]) -> NDArray[np.float64]:
+def rounded(requests: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Requests at sixty-fourths of a second, with tokens by the 16."""
     requests = requests.copy()
     requests[:, 0] = np.floor(requests[:, 0] / GRID_S) * GRID_S
     requests[:, 1:3] = 16 * np.ceil(requests[:, 1:3] / 16)
@@ -95,8 +105,9 @@ def _rounded(requests: NDArray[np.float64]) -> NDArray[np.float64]:
 class _Drawer:
     """Draws the tables of a scenario."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, folder: Path) -> None:
         self._rng = random.Random(seed)
+        self._folder = folder
         self._cells = self._rng.randint(1, 4)
         self._roots = self._rng.randint(1, 3)
         self._probe_s = self._pick(0.01, 0.02, 0.07)
@@ -110,13 +121,15 @@ class _Drawer:
         return sorted(self._rng.sample(places, self._rng.randint(1, count)))
 
     def document(self, on: Set[str]) -> Table:
+        if "autoscaler" in on:
+            on = on - SCHEDULED
         document: Table = {
             "name": "drawn",
             "cells": [self._cell(j) for j in range(self._cells)],
             "roots": [self._root(i) for i in range(self._roots)],
             "network": {"rtt_s": [self._rtts_s() for _ in range(self._roots)]},
             "tokens": TOKENS,
-            "demand": {"utilisation": self._pick(0.4, 0.9, 1.4)},
+            "demand": self._demand(on),
             "server": self._server(on),
             "router_delay_s": self._pick(0.0, 5e-4),
             "probe_interval_s": self._probe_s,
@@ -124,21 +137,16 @@ class _Drawer:
             "warmup_s": 0.5,
             "horizon_s": self._pick(4.5, 6.0),
         }
-        if on & {"telemetry", "leaf_crash", "root_crash"}:
-            document["telemetry"] = self._telemetry()
-        if "noisy" in on:
-            document["latency_estimate"] = {"kind": "noisy", "epsilon": 0.3}
-        if "online" in on:
-            document["latency_estimate"] = self._estimate()
+        document |= self._knowledge(on)
         if "aversion" in on:
             document["error_aversion"] = self._aversion()
-        if "sessions" in on:
-            document["demand"]["sessions"] = self._sessions()
-            if self._rng.random() < 0.8:
-                document["affinity"] = self._affinity()
+        if on & {"sessions", "trace"} and self._rng.random() < 0.8:
+            document["affinity"] = self._affinity()
         if "retries" in on:
             attempts, budget = self._rng.randint(1, 3), self._pick(0.05, 0.3, 1.0)
             document["retries"] = {"attempts": attempts, "budget": budget}
+        if "autoscaler" in on:
+            document["autoscaler"] = self._autoscaler(document["control_interval_s"])
         document["disturbances"] = [
             self._disturbance(kind)
             for kind in FAULTS
@@ -146,6 +154,24 @@ class _Drawer:
             for _ in range(2 if kind in OVERLAPPING and self._rng.random() < 0.3 else 1)
         ]
         return document
+
+    def _demand(self, on: Set[str]) -> Table:
+        demand: Table = {"utilisation": self._pick(0.4, 0.9, 1.4)}
+        if "trace" in on:
+            trace = random_trace(self._rng.randrange(TRACES), self._folder)
+            return demand | {"trace": trace.model_dump()}
+        return demand | ({"sessions": self._sessions()} if "sessions" in on else {})
+
+    def _knowledge(self, on: Set[str]) -> Table:
+        """What roots are told, and how."""
+        told: Table = {}
+        if on & {"telemetry", "leaf_crash", "root_crash"}:
+            told["telemetry"] = self._telemetry()
+        if "noisy" in on:
+            told["latency_estimate"] = {"kind": "noisy", "epsilon": 0.3}
+        if "online" in on:
+            told["latency_estimate"] = self._estimate()
+        return told
 
     def _cell(self, number: int) -> Table:
         return {
@@ -227,6 +253,17 @@ class _Drawer:
             "cache_tokens": self._pick(300, 3000, 100_000),
             "cache_sessions": self._pick(2, 8, 1024),
             "map_sessions": self._pick(1, 16, 1024),
+        }
+
+    def _autoscaler(self, control_interval_s: float) -> Table:
+        return {
+            "kind": self._pick("utilisation", "marginal_latency"),
+            "target_utilisation": self._pick(0.2, 0.5, 0.9),
+            "target_marginal": self._pick(1.1, 1.5, 3.0),
+            "interval_s": control_interval_s * self._pick(1, 2, 7),
+            "delay_s": self._pick(0.0, 0.33, 1.1),
+            "extra_servers": self._pick(0.25, 0.8, 2.0),
+            "least_share": self._pick(0.1, 0.5, 1.0),
         }
 
     def _disturbance(self, kind: str) -> Table:

@@ -17,7 +17,8 @@ last thing to happen at its instant, a request that arrives at ``k * h`` still f
 
 One module a mechanism: ``faults`` (journeys, dead replicas), ``leaves`` (what replicas know),
 ``servers`` and ``batching``, ``affinity``, ``aversion``, ``estimation``; ``root`` and ``cell`` use
-them, ``simulation`` runs them, ``described`` reads a scenario.
+them, ``autoscaler`` stands beside the cells, ``simulation`` runs all, ``described`` reads a
+scenario and ``trace`` the trace that it names.
 """
 
 from tests.reference.simulation import Simulation, simulate

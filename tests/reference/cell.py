@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from dlb_gym.disturbances import Change
@@ -79,22 +79,23 @@ class Cell:
         self._books = books
         self._answer = answer
         self.changes = self._schedule()
-        self._servers = self._new_servers()
+        self._servers: list[Server] = []
+        self._have_servers(max(change.live for change in self.changes))
         self._sync_every = round(self._telemetry.sync_interval_s / system.probe_interval_s)
         self._look_every = round(self._telemetry.server_probe_interval_s / system.probe_interval_s)
         self._leaves = Leaves(replicas.count, self._servers, self._look_every > 0)
-        self._live = [change.live for change in self.changes if change.time_s == 0.0][-1]
+        self.live = [change.live for change in self.changes if change.time_s == 0.0][-1]
         self._error_fraction = 0.0
         self._received = [0] * len(system.tau_s)
         self._error_rate = 0.0
         self._last_outcome_s = 0.0
         self.rif = 0
-        self._model = mechanisms.models[number] if mechanisms.models else PLAIN_MODEL
+        self.model = mechanisms.models[number] if mechanisms.models else PLAIN_MODEL
         affinity = mechanisms.affinity
         self._cache = affinity and PrefixCache(affinity.cache_tokens, affinity.cache_sessions)
         # Until the first report roots hold the one of an empty cell, emitted at 0.
         nobody = (0,) * len(self._received)
-        self.reports = [Report(-1, 0.0, 0, self._live, nobody, 0.0, self._model, (0, 0), False)]
+        self.reports = [Report(-1, 0.0, 0, self.live, nobody, 0.0, self.model, (0, 0), False)]
 
     def _schedule(self) -> tuple[Change, ...]:
         if self._mechanisms.schedules is not None:
@@ -103,24 +104,29 @@ class Cell:
             Change(time_s, live) for time_s, live in self._system.live_servers[self._number]
         )
 
-    def _new_servers(self) -> Sequence[Server]:
-        """Every server that the cell will ever have."""
-        count = max(change.live for change in self.changes)
+    @property
+    def received(self) -> int:
+        """Requests that reached its leaf so far, or would have."""
+        return sum(self._received)
+
+    def _have_servers(self, count: int) -> None:
+        """So many there are, live or not; none is ever taken away."""
+        for number in range(len(self._servers), count):
+            self._servers.append(self._new_server(number))
+
+    def _new_server(self, number: int) -> Server:
         system, mechanisms, cell = self._system, self._mechanisms, self._number
         if mechanisms.designs is not None:
             design = mechanisms.designs[cell]
-            return [
-                BatchingServer(self._agenda, self._leave, design, s, mechanisms.seed)
-                for s in range(count)
-            ]
+            return BatchingServer(self._agenda, self._leave, design, number, mechanisms.seed)
         what = (
             self._agenda, self._leave, system.decode_slots, system.queue_limit,
             float(system.prefill_s_per_token[cell]), float(system.decode_s_per_token[cell]),
         )  # fmt: skip
         changing = any(change.crash or change.speed != 1.0 for change in self.changes)
         if changing or mechanisms.max_wait_s < math.inf:
-            return [PlannedServer(*what, mechanisms.max_wait_s) for _ in range(count)]
-        return [FifoServer(*what) for _ in range(count)]
+            return PlannedServer(*what, mechanisms.max_wait_s)
+        return FifoServer(*what)
 
     # -- what happens to it -----------------------------------------------------------------
 
@@ -134,7 +140,8 @@ class Cell:
             if not isinstance(server, FifoServer):
                 server.change_speed(change.speed)
         self._error_fraction = change.error_fraction
-        self._live = change.live
+        self._have_servers(change.live)
+        self.live = change.live
 
     def _crash(self, numbers: range) -> None:
         """Servers lose all that they had and kept."""
@@ -160,7 +167,7 @@ class Cell:
             if u < self._error_fraction:
                 self._fail(request, "black_hole")
                 return
-        chosen = self._choose(request) if self._live > 0 else None
+        chosen = self._choose(request) if self.live > 0 else None
         if chosen is None or not self._servers[chosen].takes(request):
             self._fail(request, "full")
             return
@@ -173,10 +180,10 @@ class Cell:
             return self._less_loaded(request)
         kept = cache.find(request.session) if request.prefix > 0 else None
         keeper, cached = (None, 0) if kept is None else (kept[0], min(kept[1], request.prefix))
-        if keeper is not None and keeper >= self._live:
+        if keeper is not None and keeper >= self.live:
             keeper = None
         if affinity.kind == "consistent_hash":
-            chosen = hashed_server(request.session_hash, self._live)
+            chosen = hashed_server(request.session_hash, self.live)
         else:
             chosen = self._less_loaded(request)
             if (
@@ -200,12 +207,12 @@ class Cell:
         return affinity.kind == "sticky" or there <= self._leaves.tokens(request.replica, chosen)
 
     def _less_loaded(self, request: Request) -> int:
-        tokens = [self._leaves.tokens(request.replica, s) for s in range(self._live)]
+        tokens = [self._leaves.tokens(request.replica, s) for s in range(self.live)]
         return choose_server(request.u_leaf, tokens)
 
     def _place(self, request: Request, chosen: int) -> None:
         request.server = chosen
-        request.rif_there = self.rif / self._live
+        request.rif_there = self.rif / self.live
         self.rif += 1
         self._leaves.add(request)
         self._leaves.place(request.replica, chosen, request.prompt - request.hit + request.output)
@@ -255,21 +262,21 @@ class Cell:
             self._books.messages += self._replicas.count * (self._replicas.count - 1)
         if self._look_every > 0 and number % self._look_every == 0:
             self._leaves.look()
-            self._books.messages += 2 * self._replicas.count * self._live
+            self._books.messages += 2 * self._replicas.count * self.live
         if self._estimator is not None and self._estimator.is_due(self._number, now_s):
             self._estimator.refit(
                 self._number, now_s, lambda replica: self._replicas.is_down(replica, now_s)
             )
-            self._model = self._estimator.rounds[self._number][-1].model
+            self.model = self._estimator.rounds[self._number][-1].model
         self.reports.append(
             Report(
                 number,
                 now_s,
                 self._leaves.known_rif(replica) if self._sync_every > 0 else self.rif,
-                self._live,
+                self.live,
                 tuple(self._received),
                 self._error_rate,
-                self._model,
+                self.model,
                 self._backlog() if self._telemetry.backlogs else (0, 0),
                 self._replicas.is_down(replica, now_s),
             )

@@ -1,26 +1,40 @@
 """A scenario in the reference's words.
 
-What both implementations are given: the requests, the disturbances as resolved, one-way latencies,
-nominal rates, the models that reports begin with, and the seed of the hashes.
+What both implementations are given: the requests (of a trace with sessions only the file, the
+uniforms, and what a burst adds), the disturbances as resolved, one-way latencies,
+nominal rates and zero-load times, the models that reports begin with, and the seed of the hashes.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dlb_gym.disturbances import resolve
 from dlb_gym.mechanism_rows import initial_models
 from dlb_gym.mechanisms import Affinity
-from dlb_gym.rates import batching_servers, nominal_rates_rps, one_way_s
+from dlb_gym.rates import (
+    batching_servers,
+    nominal_rates_rps,
+    offered_rate_rps,
+    one_way_s,
+    zero_load_times_s,
+)
 from dlb_gym.scenario import Scenario
 from dlb_gym.server_design import ContinuousBatching, Disaggregated
 from dlb_gym.streams import Stream, random_stream
-from dlb_gym.workload import CHUNK_S, Workload
+from dlb_gym.workload import CHUNK_S, NO_SESSION, Workload
 from tests.batching_model import Design
 from tests.reference.system import Mechanisms, Model, Requests, System
+from tests.reference.trace import Row, replayed
+
+Table = NDArray[np.float64]
+Rounding = Callable[[Table], Table]
 
 
 def described(scenario: Scenario, seed: int) -> System:
@@ -59,8 +73,10 @@ def _mechanisms(scenario: Scenario, seed: int) -> Mechanisms:
         affinity=affinity,
         retries=scenario.retries,
         estimate=scenario.latency_estimate,
+        autoscaler=scenario.autoscaler,
         models=tuple(_model(row) for row in initial_models(scenario, seed, 0)),
         server_rps=tuple((nominal_rates_rps(scenario) / servers).tolist()),
+        zero_load_s=tuple(zero_load_times_s(scenario).tolist()),
         measured=(start_s, start_s + scenario.horizon_s),
     )
     design = scenario.server
@@ -93,11 +109,30 @@ def _model(row: np.ndarray) -> Model:
     return alpha, beta, knee, smoothing
 
 
-def offered(scenario: Scenario, workload: Workload) -> Requests:
-    """The requests of a workload up to the end of the scenario's episode."""
+def offered(scenario: Scenario, seed: int, rounded: Rounding | None = None) -> Requests:
+    """The requests up to the end of the scenario's first episode.
+
+    Args:
+        scenario: The scenario.
+        seed: Of the episode.
+        rounded: What the workload's rows are rounded by, if they are.
+
+    Raises:
+        AssertionError: The workload's requests are not those of the scenario's trace.
+    """
     end_s = scenario.warmup_s + scenario.settle_s + scenario.horizon_s
-    chunks = [workload.chunk(k) for k in range(math.ceil(end_s / CHUNK_S) + 1)]
-    tables = [np.concatenate([chunk[i] for chunk in chunks]) for i in range(len(scenario.roots))]
+    chunks = math.ceil(end_s / CHUNK_S) + 1
+    workload = Workload(scenario, seed, 0)
+    drawn = [workload.chunk(k) for k in range(chunks)]
+    tables = [np.concatenate([chunk[i] for chunk in drawn]) for i in range(len(scenario.roots))]
+    trace = scenario.demand.trace
+    if trace is not None and trace.hash_ids_column is not None:
+        demand = [root.demand for root in scenario.roots]
+        own = replayed(trace, offered_rate_rps(scenario), demand, seed, CHUNK_S, chunks)
+        bursts = bool(workload.disturbances.bursts)
+        tables = [_traced(rows, table, bursts) for rows, table in zip(own, tables, strict=True)]
+    if rounded is not None:
+        tables = [rounded(table) for table in tables]
     root = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
     table = np.concatenate(tables)
     due = table[:, 0] <= end_s
@@ -110,3 +145,18 @@ def offered(scenario: Scenario, workload: Workload) -> Requests:
     return Requests(
         root=root, arrival_s=table[:, 0], u_route=table[:, 3], u_leaf=table[:, 4], **whole
     )
+
+
+def _traced(own: list[Row], table: Table, bursts: bool) -> Table:
+    """The reference's rows of a trace at a root, and those that a burst adds to them, by arrival.
+
+    At equal times the trace's precede.
+    """
+    added = Counter(map(tuple, table.tolist()))
+    added.subtract(own)
+    odd = [row for row, count in added.items() if count < 0 or (count > 0 and not bursts)]
+    assert not odd, f"one has these requests of a trace, the other has not: {odd[:4]}"
+    extra = [row for row in map(tuple, table.tolist()) if added[row] > 0]
+    assert all(row[5:] == NO_SESSION for row in extra), "a burst's requests belong to no session"
+    both = np.array([*own, *extra]).reshape(-1, table.shape[1])
+    return both[np.argsort(both[:, 0], kind="stable")]

@@ -19,6 +19,7 @@ class Leaves:
 
     Args:
         count: How many.
+        servers: Of the cell; there may come to be more.
         looking: Whether they see the servers at looks only, or as they are.
     """
 
@@ -29,7 +30,7 @@ class Leaves:
         self._gathered = [0] * count
         self._orphans: set[Request] = set()
         self._orphans_found = False
-        self._seen = [0] * len(servers)
+        self._seen: dict[int, int] = {}
         self._placed: dict[tuple[int, int], int] = {}
 
     def add(self, request: Request) -> None:
@@ -56,7 +57,7 @@ class Leaves:
         return len(self._own[replica]) + peers + self._orphans_found * len(self._orphans)
 
     def look(self) -> None:
-        self._seen = [server.tokens for server in self._servers]
+        self._seen = {s: server.tokens for s, server in enumerate(self._servers)}
         self._placed = {}
 
     def place(self, replica: int, server: int, tokens: int) -> None:
@@ -67,4 +68,4 @@ class Leaves:
         """Unfinished tokens of a server as a replica sees them."""
         if not self._looking:
             return self._servers[server].tokens
-        return self._seen[server] + self._placed.get((replica, server), 0)
+        return self._seen.get(server, 0) + self._placed.get((replica, server), 0)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlb_gym.disturbances import Down
+from tests.reference.autoscaler import Autoscaler
 from tests.reference.cell import ALONE, Cell
 from tests.reference.estimation import Estimator
 from tests.reference.events import Agenda, Rank
@@ -103,6 +104,9 @@ class Simulation:
             )
             for cell in range(num_cells)
         ]
+        self._autoscaler = (
+            None if mechanisms.autoscaler is None else Autoscaler(self._agenda, system, self._cells)
+        )
         self._roots = [
             Root(
                 root, self._agenda, system, self._cells, replicas, _arcs(system, root),
@@ -162,6 +166,8 @@ class Simulation:
         decision = self._decide(step, list(self._views))
         for root in self._roots:
             root.adopt(decision)
+        if self._autoscaler is not None:
+            self._autoscaler.act(step)
         end_s = (step + 1) * self._system.control_interval_s
         self._agenda.at(end_s, Rank.STEP, partial(self._on_step, step + 1, num_steps))
 

@@ -11,7 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlb_gym.disturbances import Change, Down, Window
-from dlb_gym.mechanisms import Affinity, ErrorAversion, LatencyEstimate, Retries, Telemetry
+from dlb_gym.mechanisms import (
+    Affinity,
+    Autoscaler,
+    ErrorAversion,
+    LatencyEstimate,
+    Retries,
+    Telemetry,
+)
 from tests.batching_model import Design
 from tests.reference_choices import Decision
 
@@ -39,14 +46,17 @@ class Mechanisms:
         affinity: None: servers keep no prefixes.
         retries: None: clients do not try again.
         estimate: Read where models are fitted online.
+        autoscaler: None: servers come and go as the schedules say, which otherwise say nothing.
         models: That reports carry from clock 0 on, one a cell; () if nobody reads them.
         given_models: (cell, round) to the model that the cell publishes then, in place of the
             reference's own fit; see ``estimation``.
         server_rps: Nominal rate of a server, one a cell: a cell's weight where capacity counts.
+        zero_load_s: Mean serving latency of an empty cell, one a cell, for the autoscaler.
         prefix_s_per_token: What a cached prompt token saves, one a cell.
         max_wait_s: Clients of disaggregated servers give up after that.
         designs: Of batching servers, one a cell; None: disaggregated ones.
-        measured: Errors by kind count requests that arrived in this span, its end included.
+        measured: Errors by kind count requests that arrived in this span, its end included;
+            the end is the horizon's.
     """
 
     seed: int = 0
@@ -59,9 +69,11 @@ class Mechanisms:
     affinity: Affinity | None = None
     retries: Retries | None = None
     estimate: LatencyEstimate | None = None
+    autoscaler: Autoscaler | None = None
     models: tuple[Model, ...] = ()
     given_models: Callable[[int, int], Model] | None = None
     server_rps: tuple[float, ...] = ()
+    zero_load_s: tuple[float, ...] = ()
     prefix_s_per_token: tuple[float, ...] = ()
     max_wait_s: float = math.inf
     designs: tuple[Design, ...] | None = None
