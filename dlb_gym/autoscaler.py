@@ -2,11 +2,12 @@
 
 Every `interval_s` a cell's load over the interval that ended is looked at, and servers are ordered
 (they serve `delay_s` later) or released (they take nothing new from now on, and finish). With k
-servers ordered or live, utilisation U = requests received / (interval x nominal rate of the live),
+servers live and o ordered or live, utilisation U = requests received / (interval x nominal rate of
+the live),
 
-    utilisation:       k* = ceil(k U / target), as horizontal autoscalers do it
-    marginal_latency:  k* = k + 1 where the marginal latency at the cell's RIF per server exceeds
-                       target x zero-load time, k - 1 where it is below its square root, in steps of
+    utilisation:       o* = ceil(k U / target), as horizontal autoscalers do it
+    marginal_latency:  o* = o + 1 where the marginal latency at the cell's RIF per server exceeds
+                       target x zero-load time, o - 1 where it is below its square root, in steps of
                        a tenth of the cell
 
 within `least_share` of the scenario's servers and, the fleet together, 1 + `extra_servers` times
@@ -32,6 +33,8 @@ IntArray = NDArray[np.int64]
 
 STEP_SHARE = 0.1
 """Part of a cell that "marginal_latency" adds or releases at a time (ours)."""
+ROUNDING = 1e-9
+"""What products of decimal fractions are off by: 45 x 1.4 is 63 servers, and 62.99... as floats."""
 
 
 class Scaler:
@@ -55,8 +58,10 @@ class Scaler:
         self._zero_load_s = zero_load_times_s(scenario)
         self._every = scenario.intervals(rule.interval_s)
         self._interval_s = scenario.control_interval_s
-        self._cap = math.floor(float(self._servers.sum()) * (1.0 + rule.extra_servers))
-        self._least = np.maximum(np.ceil(self._servers * rule.least_share), 1).astype(np.int64)
+        most = float(self._servers.sum()) * (1.0 + rule.extra_servers)
+        self._cap = math.floor(most + ROUNDING)
+        least = np.ceil(self._servers * rule.least_share - ROUNDING)
+        self._least = np.maximum(least, 1).astype(np.int64)
         self._ordered = self._servers.copy()
         self._received = np.zeros(len(self._servers), dtype=np.int64)
         # All others at their least: releases elsewhere make room under the cap.
@@ -90,7 +95,7 @@ class Scaler:
     def _by_utilisation(self, received: IntArray, live: IntArray) -> IntArray:
         span_s = self._every * self._interval_s
         utilisation = received / (span_s * self._server_rps * np.maximum(live, 1))
-        wanted = np.ceil(live * utilisation / self._rule.target_utilisation - 1e-9)
+        wanted = np.ceil(live * utilisation / self._rule.target_utilisation - ROUNDING)
         return np.asarray(wanted, dtype=np.int64)
 
     def _by_marginal_latency(self, rif: IntArray, live: IntArray, models: FloatArray) -> IntArray:

@@ -23,8 +23,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
-import tempfile
 from contextlib import suppress
 from dataclasses import asdict
 from functools import lru_cache
@@ -36,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlb_gym import engine
+from dlb_gym.aside import write_aside
 from dlb_gym.batching_rates import batching_rate_rps, batching_zero_load_s
 from dlb_gym.engine import layout
 from dlb_gym.latency_model import RHO_MAX, LatencyModel
@@ -51,6 +50,9 @@ FloatArray = NDArray[np.float64]
 Servers = Disaggregated | BatchingServer
 
 SERVERS = 10
+FARTHEST = 300.0
+"""Bound on the logarithms that are fitted: a curve without a flat part sends the knee's to minus
+infinity and the smoothing's to plus infinity, together, until both overflow."""
 LOADS = (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0, 1.1, 1.3)
 WINDOW = 20.0  # zero-load times; the first window warms up, the others are measured
 WINDOWS = 5
@@ -210,16 +212,10 @@ def _read_fit(path: Path) -> tuple[float, ...] | None:
 
 
 def _write_fit(path: Path, fit: tuple[float, ...]) -> None:
-    """Written aside and renamed, so that no process reads half of it; no loss where it fails."""
+    """No loss where it fails."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, aside = tempfile.mkstemp(prefix="fit_", suffix=".tmp", dir=path.parent)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump(fit, file)
-            Path(aside).replace(path)
-        except OSError:
-            Path(aside).unlink(missing_ok=True)
+        write_aside(path, json.dumps(fit))
 
 
 def _fit(share: float | None, mix: Mix, design: Servers) -> tuple[float, ...]:
@@ -229,6 +225,7 @@ def _fit(share: float | None, mix: Mix, design: Servers) -> tuple[float, ...]:
     n, latency = measure(share, mix, design)
 
     def model(p: FloatArray) -> LatencyModel:
+        p = np.clip(p, -FARTHEST, FARTHEST)
         alpha, beta = np.exp(p[0]), np.exp(p[1])
         knee = RHO_MAX / (1.0 + np.exp(-p[2])) * alpha / beta
         return LatencyModel(alpha, beta, knee, np.exp(p[3]) * knee)

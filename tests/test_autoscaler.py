@@ -34,6 +34,12 @@ def scaled(servers: tuple[int, ...] = (4,), horizon_s: float = 30.0, **rule: Any
     )
 
 
+def test_shares_of_servers_are_whole_where_arithmetic_says_so() -> None:
+    """45 x 1.4 = 63 and 25 x 0.28 = 7, which floats miss by their last digit."""
+    assert Scaler(scaled((45,), extra_servers=0.4)).most_servers == 63
+    assert Scaler(scaled((25,), least_share=0.28))._least.tolist() == [7]
+
+
 def steady(rps: int, seconds: int, first_s: float = 0.0) -> list[tuple[float, int, int]]:
     """Requests of a second each at equal distances: `rps` reach the leaf in every second."""
     return [(first_s + (k + 0.5) / rps, 500, 2) for k in range(rps * seconds)]
@@ -47,6 +53,11 @@ def live_at(played: Played, times_s: list[float]) -> list[list[int]]:
 def test_a_server_here_serves_one_request_a_second() -> None:
     scaler = Scaler(scaled())
     np.testing.assert_allclose(scaler._server_rps, 1.0)
+
+
+def test_a_scenario_without_an_autoscaler_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"scenario '.+' has no autoscaler; add one"):
+        Scaler(system((4,)))
 
 
 def test_servers_follow_utilisation_after_their_delay() -> None:

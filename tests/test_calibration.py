@@ -252,7 +252,9 @@ def test_tokens_too_rare_to_be_drawn_are_refused_by_name() -> None:
 
 
 def test_disaggregated_servers_need_a_share() -> None:
-    with pytest.raises(ValueError, match="needs their prefill share"):
+    with pytest.raises(
+        ValueError, match="the curve of disaggregated servers needs their prefill share"
+    ):
         measure(None, MIX, DESIGN)
 
 
@@ -423,3 +425,16 @@ def test_a_fit_made_in_another_way_has_another_name(
     usual = calibration._fit_hash(0.5, MIX, DESIGN)
     monkeypatch.setattr(calibration, name, getattr(calibration, name) + 1)
     assert calibration._fit_hash(0.5, MIX, DESIGN) != usual
+
+
+def test_a_curve_without_a_flat_part_is_fitted_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measured from a trace of very unequal tokens: its fit once ran off to infinity."""
+    n = np.array([0.0859, 0.3418, 0.7061, 0.9709, 1.2561, 1.9148, 2.5602, 3.2816, 4.2669, 5.9916,
+                  10.5741, 20.0767])  # fmt: skip
+    latency = np.array([0.7159, 0.98, 1.2723, 1.4966, 1.6446, 2.266, 2.8766, 3.5098, 4.3988,
+                        5.947, 10.5346, 20.1018])  # fmt: skip
+    monkeypatch.setattr(calibration, "measure", lambda *_: (n, latency))
+    alpha, beta, knee, smoothing = calibration._fit(0.04, MIX, DESIGN)
+    assert min(alpha, beta, knee, smoothing) > 0.0
+    found = LatencyModel(*np.array([alpha, beta, knee, smoothing])).at(n).latency
+    assert found == pytest.approx(latency, rel=0.1)
