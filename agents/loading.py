@@ -7,6 +7,8 @@ them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -56,8 +58,10 @@ def _folder(path: str | Path) -> Path:
     except InputFileError as error:
         raise LoadError(str(error)) from None
     except OSError as error:
-        reason = f"{error.strerror}; give the folder of a run of train.py"
-        raise LoadError(f"{shown(str(path))} cannot be read: {reason}") from error
+        raise LoadError(
+            f"{shown(str(path))} cannot be read: {error.strerror}; give the folder of a run of "
+            "train.py"
+        ) from error
 
 
 def _found(given: Path) -> Path:
@@ -75,6 +79,20 @@ def _found(given: Path) -> Path:
             f"{CHECKPOINTS}/step-*; give the folder of a run of train.py"
         )
     return newest
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """A sum has the same bits on any number of cores, and small networks are fastest so.
+
+    The caller's own setting is that of the whole process and stays.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class LearnedPolicy(Policy):
@@ -95,7 +113,6 @@ class LearnedPolicy(Policy):
         self._tensors = saved.tensors
         local = saved.description.network.kind == "arc"
         self.information: Information = "local" if local else "central"
-        torch.set_num_threads(1)
 
     def reset(self, spec: TaskSpec, num_replications: int, seed: int) -> None:
         """Starts anew for a batch; the `arc` network is made at the task's sizes.
@@ -126,7 +143,7 @@ class LearnedPolicy(Policy):
             LoadError: The weights are so large that an action is NaN or infinite.
         """
         admissible = self.fields(observation)["admissible"] > 0.0
-        with torch.no_grad():
+        with torch.no_grad(), _one_thread():
             means = self._actor.forward_actor(torch.as_tensor(self._normalised(observation)))
         action = means.numpy().reshape(admissible.shape)
         if not np.isfinite(action).all():

@@ -124,7 +124,7 @@ class Description(Strict):
         tensors_sha256: Of the tensor file, 64 hexadecimal digits.
     """
 
-    format: Literal[1]
+    format: Annotated[int, Field(ge=FORMAT, le=FORMAT)]
     network: Annotated[ArcArchitecture | MlpArchitecture, Field(discriminator="kind")]
     observation: Seen
     action: Acted
@@ -162,12 +162,40 @@ def write_policy(folder: Path, content: Mapping[str, Any], tensors: Tensors) -> 
         LoadError: They would be refused by `read_policy`, and then nothing is written.
         OSError: They cannot be written.
     """
-    data = save({name: np.ascontiguousarray(values) for name, values in tensors.items()})
+    path = folder / DESCRIPTION
+    data = _packed(tensors, folder / TENSORS)
     digest = hashlib.sha256(data).hexdigest()
-    description = Description(format=1, tensors_sha256=digest, **content)
+    description = _described({"format": FORMAT, "tensors_sha256": digest, **content}, path)
+    text = description.model_dump_json(indent=1) + "\n"
+    if (size := len(text.encode())) > _MAX_DESCRIPTION_BYTES:
+        raise LoadError(
+            f"{str(path)!r} would have {size:,} bytes; at most {_MAX_DESCRIPTION_BYTES:,} are "
+            "read: name fewer scenarios in trained_on"
+        )
+    _tensor_bytes(description, path)
     _tensors(data, description, folder / TENSORS)
     write_aside(folder / TENSORS, data)
-    write_aside(folder / DESCRIPTION, description.model_dump_json(indent=1) + "\n")
+    write_aside(path, text)
+
+
+def _packed(tensors: Tensors, path: Path) -> bytes:
+    try:
+        return save({name: np.ascontiguousarray(values) for name, values in tensors.items()})
+    except safetensors.SafetensorError as error:
+        raise LoadError(
+            f"{str(path)!r} cannot hold these tensors ({_brief(error)}); give weights as float32 "
+            "and statistics as float64"
+        ) from error
+
+
+def _described(content: Mapping[str, Any], path: Path) -> Description:
+    try:
+        return Description.model_validate(content)
+    except ValidationError as error:
+        raise LoadError(
+            f"{str(path)!r} would describe no learned policy: {_first_fault(error)}; correct the "
+            "content and write it again"
+        ) from error
 
 
 def read_policy(folder: Path) -> SavedPolicy:
@@ -180,17 +208,8 @@ def read_policy(folder: Path) -> SavedPolicy:
     """
     path = folder / DESCRIPTION
     description = _description(_content(path, _MAX_DESCRIPTION_BYTES, "a description"), path)
-    _require_same_task(description, path)
+    expected = _tensor_bytes(description, path)
     path = folder / TENSORS
-    expected = sum(
-        int(np.prod(shape, dtype=object)) * dtype.itemsize
-        for shape, dtype in _expected(description).values()
-    )
-    if expected > _MAX_TENSOR_BYTES:
-        raise LoadError(
-            f"{str(folder / DESCRIPTION)!r} names a network of {expected:,} bytes; at most "
-            f"{_MAX_TENSOR_BYTES:,} are read: use a smaller one"
-        )
     data = _content(path, expected + _MAX_HEADER_BYTES, "the tensors of the network it names")
     if hashlib.sha256(data).hexdigest() != description.tensors_sha256:
         raise LoadError(
@@ -245,6 +264,25 @@ def _first_fault(error: ValidationError) -> str:
 def _brief(message: object) -> str:
     """A message that may quote the file, made fit for a line."""
     return printable(str(message))[:300]
+
+
+def _tensor_bytes(description: Description, path: Path) -> int:
+    """What the tensors take.
+
+    Raises:
+        LoadError: More than is read, or the policy is one of another version's task.
+    """
+    _require_same_task(description, path)
+    size = sum(
+        int(np.prod(shape, dtype=object)) * dtype.itemsize
+        for shape, dtype in _expected(description).values()
+    )
+    if size > _MAX_TENSOR_BYTES:
+        raise LoadError(
+            f"{str(path)!r} names a network of {size:,} bytes; at most {_MAX_TENSOR_BYTES:,} are "
+            "read: use a smaller one"
+        )
+    return size
 
 
 def _require_same_task(description: Description, path: Path) -> None:

@@ -8,9 +8,17 @@ from __future__ import annotations
 
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import gymnasium
+
+_HERE = Path(__file__).parent
+if not _HERE.is_dir():  # its scenarios would be missing as well
+    raise ImportError(
+        f"dlb_gym is imported from an archive ({_HERE}), in which numba finds no sources to "
+        "compile; install it as files"
+    )
 
 _HOMES = {
     "DLBEnv": "dlb_gym.envs",

@@ -240,7 +240,8 @@ def proportional(weights: Array, admissible: Mask) -> Array:
         ValueError: A weight is negative, NaN or infinite.
     """
     mass = np.where(admissible, weights, 0.0)
-    total = ordered_sum(mass, keepdims=True)
+    with np.errstate(over="ignore"):  # refused below
+        total = ordered_sum(mass, keepdims=True)
     if mass.min(initial=0.0) < 0.0 or not np.isfinite(total).all():
         bad = np.argwhere((mass < 0.0) | ~np.isfinite(mass))
         place = f"entry {tuple(bad[0].tolist())} is not" if len(bad) else "a row's sum overflows"

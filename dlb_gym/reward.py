@@ -220,5 +220,7 @@ def _imported(name: str) -> Reward:
     try:
         reward: Reward = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"reward = {name!r} cannot be imported: {error}") from error
+        raise ValueError(
+            f"reward = {name!r} cannot be imported: {error}; choose one of {_CHOICES}"
+        ) from error
     return reward

@@ -335,7 +335,7 @@ class Scenario(Strict):
         if self.probe_interval_s > self.horizon_s:
             raise ValueError(
                 f"probe_interval_s = {self.probe_interval_s} exceeds "
-                f"horizon_s = {self.horizon_s}: no probe would be sent"
+                f"horizon_s = {self.horizon_s}: no probe would be sent; shorten it"
             )
         return self
 

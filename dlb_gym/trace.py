@@ -112,7 +112,9 @@ def describe_trace(
         )
     except ValidationError as error:
         wrong = [f"{item['loc'][0]}: {item['msg']}" for item in error.errors()]
-        raise TraceError(f"{file.name} cannot be described; {'; '.join(wrong)}") from None
+        raise TraceError(
+            f"{file.name} cannot be described; {'; '.join(wrong)}; give other numbers"
+        ) from None
 
 
 def load_trace(trace: Trace) -> TraceColumns:
@@ -314,5 +316,5 @@ def _number(value: object) -> float:
         try:
             return float(value)
         except OverflowError as error:
-            raise ValueError(f"{value} is too large") from error
-    raise ValueError(f"{value!r} is not a number")
+            raise ValueError(value) from error
+    raise ValueError(value)

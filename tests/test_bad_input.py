@@ -163,7 +163,7 @@ def test_wrong_seeds_of_a_batch_change_nothing(seed: Any, message: str) -> None:
             {"changes": {"roots.1.reachable": []}},
             "reachable is empty: a root needs at least one arc",
         ),
-        ({"scenario": []}, "scenario is an empty list"),
+        ({"scenario": []}, "scenario is an empty list; name at least one scenario"),
         (
             {"scenario": ["global_six", "hot", "burst"]},
             r"scenario lists 3 scenarios for num_envs = [12], .* list at most one for every row",
@@ -209,7 +209,9 @@ def test_a_batch_without_rows_or_of_an_unknown_mode_is_refused() -> None:
     for rows in (0, -1):
         with pytest.raises(ValueError, match=f"num_envs = {rows} must be at least 1"):
             gym.make_vec("DLB-v0", num_envs=rows)
-    with pytest.raises(ValueError, match="'SAME' is unknown; choose one of 'NextStep', 'SameStep'"):
+    with pytest.raises(
+        ValueError, match="autoreset_mode = 'SAME' is unknown; choose one of 'NextS"
+    ):
         DLBVectorEnv(2, autoreset_mode="SAME")
 
 

@@ -155,17 +155,26 @@ def test_a_run_without_latency_leaves_no_number_and_a_note() -> None:
 
 def test_other_requests_cannot_be_compared() -> None:
     records = [record("base", 1, 1.0), record("own", 1, 1.0, requests=3)]
-    with pytest.raises(ValueError, match="met 101 and 3 requests"):
+    with pytest.raises(
+        ValueError, match="policies met 101 and 3 requests; evaluate them anew, together"
+    ):
         paired_differences(records, "base")
 
 
 def test_two_records_of_one_pair_are_refused() -> None:
-    with pytest.raises(ValueError, match="two records"):
+    with pytest.raises(
+        ValueError,
+        match=r"^'base @ 100 ms' has two records of scenario '.*', seed 1; give policies",
+    ):
         paired_differences([record("base", 1, 1.0), record("base", 1, 1.1)], "base")
 
 
 def test_an_unknown_reference_or_metric_is_named() -> None:
-    with pytest.raises(ValueError, match="reference = 'other'"):
+    with pytest.raises(
+        ValueError, match="reference = 'other' names 0 of the policies; choose one of "
+    ):
         compared("other")
-    with pytest.raises(ValueError, match="metric = 'speed'"):
+    with pytest.raises(
+        ValueError, match=r"metric = 'speed' is not in the records; see \[.*'latency_mean_s'"
+    ):
         paired_differences([record("base", 1, 1.0)], "base", "speed")

@@ -24,6 +24,7 @@ TRACE = {
     "prompt_column": "prompt",
     "output_column": "output",
 }
+THREE = ring(3)["cells"]
 PEERS = {"leaf_replicas": 3, "root_replicas": 2}
 CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"affinity": {}}, "affinity without sessions has nothing to stick to: add demand.sessions"),
@@ -39,7 +40,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
         {"cells": [ring(1)["cells"][0] | {"hardware": "h100"}]},
         r"cells\.0\.hardware = 'h100' has no effect on disaggregated",
     ),
-    ({"probe_interval_s": 0.7}, r"probe_interval_s = 0\.7 exceeds horizon_s = 0\.5"),
+    ({"probe_interval_s": 0.7}, r"probe_interval_s = 0\.7 exceeds horizon_s = 0\.5: no probe"),
     (
         {"server": {"kind": "continuous_batching", "kv_tokens": 500}},
         r"server\.kv_tokens = 500 is below a mean request of 500 prompt and 200 output tokens",
@@ -56,7 +57,21 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
         {"telemetry": {"server_probe_interval_s": 0.004}},
         r"telemetry\.server_probe_interval_s = 0\.004 is no whole number of probe intervals",
     ),
-    ({"telemetry": {"turn_s": 0.6}}, r"telemetry\.turn_s = 0\.6 exceeds horizon_s = 0\.5"),
+    *(
+        (
+            {"telemetry": {key: 0.6}},
+            rf"telemetry\.{key} = 0\.6 exceeds horizon_s = 0\.5; shorten it",
+        )
+        for key in ("turn_s", "sync_interval_s", "server_probe_interval_s", "probe_timeout_s")
+    ),
+    (
+        {
+            "telemetry": {"leaf_replicas": 200},
+            "cells": [cell | {"servers": 20_000} for cell in THREE],
+        },
+        r"leaf_replicas = 200 in 3 cells of up to 20,000 servers makes 12,000,000 views of a "
+        "server in a replication; at most 10,000,000 are kept: lower it",
+    ),
     (
         {"telemetry": {"probe_timeout_s": 0.1}},
         r"telemetry\.probe_timeout_s = 0\.1 must exceed the longest round trip of 0\.1 s",
@@ -102,7 +117,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"autoscaler": {"extra_servers": 0, "least_share": 1}},
-        "extra_servers = 0 and least_share = 1 leave an autoscaler nothing to change",
+        "extra_servers = 0 and least_share = 1 leave an autoscaler nothing to change: raise the o",
     ),
     (
         {"autoscaler": {}, "disturbances": [{"kind": "outage"}]},
@@ -121,8 +136,13 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
         r"least_gap_s = 3\.0 must be less than the mean, gap_s = 2\.0",
     ),
     (
-        {"demand": {"sessions": {}}, "affinity": {"cache_sessions": 2_000_000}},
-        r"affinity\.cache_sessions",
+        ring(11) | {"demand": {"sessions": {}}, "affinity": {"cache_sessions": 1_000_000}},
+        r"affinity\.cache_sessions = 1,000,000 in 11 cells makes 11,000,000 sessions in a "
+        "replication; at most 10,000,000 are kept: lower it",
+    ),
+    (
+        ring(11) | {"demand": {"sessions": {}}, "affinity": {"map_sessions": 1_000_000}},
+        r"affinity\.map_sessions = 1,000,000 in 11 roots makes 11,000,000 sessions in a",
     ),
     ({"retries": {"attempts": 0}}, r"retries\.attempts"),
     ({"telemetry": {"probe_loss": 1.0}}, r"telemetry\.probe_loss"),

@@ -122,8 +122,11 @@ def test_endpoints_follow_one_clock(key: str) -> None:
         (pair(endpoints={"name": "a"}), "'endpoints' must list at least one table"),
         (pair(endpoints=["a"]), r"'endpoints.0.name' must consist of letters, .* \(got 'None'\)"),
         (pair(endpoints=[{"name": "a/b"}]), r"'endpoints.0.name' must .*'a/b'"),
-        (pair(endpoints=[{"name": "a"}] * 2), "the name 'a' stands twice"),
-        (pair(name=3), "'name' is missing"),
+        (
+            pair(endpoints=[{"name": "a"}] * 2),
+            "endpoints: the name 'a' stands twice; names must differ",
+        ),
+        (pair(name=3), "scenario key 'name' is missing or no text"),
         (pair(endpoints=[{"name": "a", "horizn_s": 1.0}]), "endpoint 'a': .*nearest .*'horizon_s'"),
         (pair(base="endpoints"), "endpoint 'quick': base = 'endpoints' lists several endpoints"),
         (
@@ -148,7 +151,11 @@ def test_endpoints_that_make_no_sense_are_refused_by_name(
         ("hot/sand", "'hot/sand': the file lists no endpoints; leave out '/sand'"),
         ("endpoint/sand", "'endpoint/sand' is not shipped; nearest valid key: 'endpoints/sand'"),
         ("none.toml/sand", "file 'none.toml' does not exist"),
-        ("endpoints", r"'endpoints' lists 2 endpoints \(sand, boulder\).*as in 'endpoints/sand'"),
+        (
+            "endpoints",
+            r"'endpoints' lists 2 endpoints \(sand, boulder\), rows of one batch, where one "
+            "scenario is needed; name one of them, as in 'endpoints/sand'",
+        ),
         (PAIR, r"'pair' lists 3 endpoints \(quick, busy, plain\).*as in 'pair/quick'"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Where compiled kernels are kept, and that an install that nobody may write to works.
+"""Where compiled kernels are kept; an install that nobody may write to works, a zipped one says no.
 
 Fault kind 21. Tests may run as root, whom no permission keeps from writing: a file in a
 directory's place does.
@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -55,16 +56,23 @@ def read_only(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def elsewhere(code: str, package: Path, scratch: Path, **variables: str) -> list[str]:
-    """Lines that a fresh process prints, which finds the package there and no home."""
+def run(
+    code: str, package: Path, scratch: Path, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """A fresh process that finds the package there and no home."""
     scratch.mkdir(exist_ok=True)
     kept = {k: v for k, v in os.environ.items() if k not in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME")}
     there = {"PYTHONPATH": str(package), "HOME": "/dev/null/nobody", "TMPDIR": str(scratch)}
     command = [sys.executable, "-W", "error", "-B", "-c", code]
-    done = subprocess.run(
+    return subprocess.run(
         command, cwd=scratch, env=kept | there | variables, capture_output=True, text=True,
         check=False,
     )  # fmt: skip
+
+
+def elsewhere(code: str, package: Path, scratch: Path, **variables: str) -> list[str]:
+    """The lines that such a process prints."""
+    done = run(code, package, scratch, **variables)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -86,6 +94,23 @@ def test_an_episode_plays_where_neither_the_package_nor_a_home_can_be_written_to
     assert elsewhere(EPISODE, read_only, tmp_path / "tmp", NUMBA_DISABLE_JIT="1") == [
         "[False, True]"
     ]
+
+
+def test_a_zipped_install_is_refused_by_name(tmp_path: Path) -> None:
+    """As Python imports a wheel that stands on its path: the scenarios would be missing as well."""
+    wheel = tmp_path / "dlb_gym-0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for path in PACKAGE.rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                archive.write(path, path.relative_to(PACKAGE.parent))
+    done = run("import dlb_gym.scenario_source", wheel, tmp_path / "tmp")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        f"ImportError: dlb_gym is imported from an archive ({wheel / 'dlb_gym'}), in which numba "
+        "finds no sources to compile; install it as files"
+    )
+    # Of the archive, not for want of a package: the file is one that Python imports from.
+    assert f'File "{wheel / "dlb_gym" / "__init__.py"}"' in done.stderr
 
 
 def places(

@@ -361,6 +361,11 @@ def test_importing_twice_registers_once() -> None:
     assert gym.spec("DLB-v0").max_episode_steps is None
 
 
+def test_a_name_that_the_package_does_not_have_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'dlb_gym' has no attribute 'DLBenv'"):
+        dlb_gym.DLBenv  # noqa: B018
+
+
 def test_metrics_are_to_be_had_where_a_wrapper_ends_the_episode() -> None:
     env = gym.make("DLB-v0", max_episode_steps=3, changes={"warmup_s": 1.0, "horizon_s": 2.0})
     env.reset(seed=0)

@@ -130,7 +130,7 @@ def test_matrix_of_no_roots_keeps_its_columns() -> None:
 
 
 def test_an_unknown_region_is_named_with_its_nearest_names() -> None:
-    with pytest.raises(NetworkError, match=r"'us-esat4'.*us-east4"):
+    with pytest.raises(NetworkError, match=r"region 'us-esat4'; the nearest names are us-east4"):
         rtt_s("us-east4", "us-esat4")
     with pytest.raises(NetworkError, match=r"unknown region 'atlantis'; the names are asia-east1"):
         rtt_matrix_s(["atlantis"], ["us-east4"])
@@ -192,17 +192,24 @@ def test_a_region_missing_from_the_file_is_named_with_file_and_nearest_names() -
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "is empty"),
-        ("\n\n", "is empty"),
+        ("", "is empty; an RTT file starts with the header 'region,<names>'"),
+        ("\n\n", "is empty; an RTT file starts with the header 'region,<names>'"),
+        (
+            'region,a\na,"' + "1\n" * 70_000,
+            r"field larger than field limit \(131072\); write one plain CSV row a line",
+        ),
         ("region\n", "line 1: the header must be 'region' and at least one name"),
         ("name,a\na,1\n", "line 1: the header .* it starts with 'name'"),
         ("region,a,a\na,1,1\na,1,1\n", "line 1, column 3: the name 'a' stands twice"),
-        ("region,a,\na,1,1\n", "line 1, column 3: a name is empty"),
+        ("region,a,\na,1,1\n", "line 1, column 3: a name is empty; give every region one name"),
         ("region,a,b\na,1,2\n", "ends after 1 rows .* add the row of 'b'"),
         ("region,a,b\na,1,2\nb,3\n", "line 3: 1 values where the header names 2 regions"),
         ("region,a,b\na,1,2,9\nb,3,4\n", "line 2: 3 values where the header names 2 regions"),
         ("region,a\na,1\nb,3\n", "line 3: row 2 where the header names 1 regions"),
-        ("region,a,b\nb,1,2\na,3,4\n", "line 2: row 'b' where the header has 'a'"),
+        (
+            "region,a,b\nb,1,2\na,3,4\n",
+            "line 2: row 'b' where the header has 'a'; rows and columns",
+        ),
         ("region,a,b\na,1,nan\nb,3,4\n", "line 2, column 'b': 'nan' must be a finite number"),
         ("region,a,b\na,1,2\nb,inf,4\n", "line 3, column 'a': 'inf' must be a finite number"),
         ("region,a,b\na,1,-2\nb,3,4\n", "line 2, column 'b': '-2' must be a finite number >= 0"),
@@ -219,26 +226,40 @@ def test_a_bad_file_is_refused_by_file_line_and_rule(
 
 
 def test_a_missing_file_a_folder_and_binary_data_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(NetworkError, match=r"none\.csv does not exist; check the path"):
+    with pytest.raises(
+        NetworkError, match=r"the RTT file .*none\.csv does not exist; check the path"
+    ):
         load_rtt_csv(tmp_path / "none.csv")
     with pytest.raises(NetworkError, match="is no regular file"):
         load_rtt_csv(tmp_path)
+    for name, told in (
+        ("a" * 5_000, "cannot be read: File name too long; give a readable file"),
+        ("a\0b", "cannot be read: embedded null byte; check the path"),
+    ):
+        with pytest.raises(NetworkError, match=f"^the RTT file .* {told}$"):
+            load_rtt_csv(name)
     binary = tmp_path / "binary.csv"
     binary.write_bytes(b"region,\xff\xfe\n")
-    with pytest.raises(NetworkError, match="is not text"):
+    with pytest.raises(
+        NetworkError, match=r"the RTT file .*binary\.csv is not text; save it as CSV in UTF-8"
+    ):
         load_rtt_csv(binary)
 
 
 def test_too_many_regions_are_refused_by_the_header_alone(tmp_path: Path) -> None:
     names = ",".join(f"r{number}" for number in range(MAX_MEASURED_REGIONS + 1))
     path = write(tmp_path / "rtt.csv", f"region,{names}\nnot,even,read\n")
-    with pytest.raises(NetworkError, match="line 1: 1001 regions; at most 1000"):
+    with pytest.raises(
+        NetworkError, match="line 1: 1001 regions; at most 1000 are read: keep those"
+    ):
         load_rtt_csv(path)
 
 
 def test_an_endless_line_is_refused_before_it_is_held(tmp_path: Path) -> None:
     path = write(tmp_path / "rtt.csv", "region," + "a," * 200_000)
-    with pytest.raises(NetworkError, match="more than 64000 characters"):
+    with pytest.raises(
+        NetworkError, match="a line has more than 64000 characters; at most 1000 reg"
+    ):
         load_rtt_csv(path)
 
 
@@ -273,16 +294,19 @@ def test_a_scenarios_mean_leaves_out_cells_of_the_roots_own_name_not_of_its_regi
 
 
 def test_rescaling_without_a_pair_of_different_names_is_refused() -> None:
-    with pytest.raises(NetworkError, match="there is none"):
+    told = "a root and a cell of another name, and there is none; leave mean_rtt_s out or change"
+    with pytest.raises(NetworkError, match=told):
         rescaled_to_mean(np.ones((1, 1)), 0.02, np.zeros((1, 1), dtype=np.bool_))
-    with pytest.raises(NetworkError, match="there is none"):
+    with pytest.raises(NetworkError, match=told):
         rescaled_to_mean(np.zeros((1, 2)), 0.02, np.ones((1, 2), dtype=np.bool_))
 
 
 def test_a_mask_of_another_shape_or_type_is_refused() -> None:
     with pytest.raises(NetworkError, match=r"bool of shape \(2,\).*shape \(2, 2\)"):
         rescaled_to_mean(np.ones((2, 2)), 0.02, np.ones(2, dtype=np.bool_))
-    with pytest.raises(NetworkError, match="off_diagonal is int64"):
+    with pytest.raises(
+        NetworkError, match=r"is int64 of shape .*; it must be bool of rtt_s's shape"
+    ):
         rescaled_to_mean(np.ones((2, 2)), 0.02, np.ones((2, 2), dtype=np.int64))
 
 

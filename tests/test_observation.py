@@ -150,8 +150,25 @@ def test_what_is_not_finite_is_refused_by_the_fields_name(name: str) -> None:
     broken = getattr(view(), name).copy()
     broken.flat[1] = np.nan
     field = {"arrival_rps": "arrival_load"}.get(name, name.removesuffix("_s"))
-    with pytest.raises(ValueError, match=f"field '{field}' is not finite"):
+    with pytest.raises(
+        ValueError, match=f"^observation field '{field}' is not finite; report this$"
+    ):
         observed(**{name: broken})
+
+
+def test_an_infinity_that_saturates_is_refused_too() -> None:
+    broken = view().probe_age_s.copy()
+    broken.flat[1] = np.inf
+    with pytest.raises(ValueError, match=r"^observation field 'one that saturates' is not finite"):
+        observed(probe_age_s=broken)
+
+
+def test_fields_that_are_packed_must_be_finite() -> None:
+    observation = Observation(2, 2)
+    fields = {field.name: np.ones((1, 2, 2)) for field in FIELDS}
+    fields["rif"][0, 1, 0] = np.nan
+    with pytest.raises(ValueError, match=r"^field 'rif' is not finite; make every entry finite$"):
+        observation.pack(fields)
 
 
 def test_the_space_has_the_fields_bounds_root_by_root_and_cell_by_cell() -> None:
@@ -195,7 +212,7 @@ def test_packing_named_fields_is_decoding_backwards() -> None:
     assert not decoded["rtt"].any()
     for wrong in ({"riff": fields["rif"]}, {}):
         some = {name: value for name, value in fields.items() if name != "rif"} | wrong
-        with pytest.raises(ValueError, match=r"missing or unknown: .*'rif'"):
+        with pytest.raises(ValueError, match=r"exactly FIELD_NAMES; missing or unknown: .*'rif'"):
             observation.pack(some)
 
 

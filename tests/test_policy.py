@@ -95,9 +95,16 @@ def test_proportional_shares_and_falls_back_to_equal_ones() -> None:
     np.testing.assert_array_equal(proportional(weights, arcs), expected)
 
 
+def test_proportional_refuses_weights_whose_sum_is_no_number() -> None:
+    with pytest.raises(ValueError, match="finite and at least 0; a row's sum overflows; clip them"):
+        proportional(np.full((1, 2), 1e308), np.ones((1, 2), dtype=np.bool_))
+
+
 @pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf")])
 def test_proportional_refuses_weights_that_are_none(bad: float) -> None:
-    with pytest.raises(ValueError, match=r"entry \(0, 1\) is not"):
+    with pytest.raises(
+        ValueError, match=r"weights must be finite and at least 0; entry \(0, 1\) is not; clip"
+    ):
         proportional(np.array([[1.0, bad]]), np.ones((1, 2), dtype=np.bool_))
 
 
@@ -216,13 +223,20 @@ class Odd(Policy):
         ("padding", "padded roots and cells"),
         ("memory", "restart must make its rows like new"),
         ("central", "row 0 must depend on row 0 only"),
-        ("support", "no arc"),
     ],
 )
 def test_check_policy_finds_each_fault(fault: str, rule: str) -> None:
-    with pytest.raises(ValueError, match=f"'odd'.*{rule}"):
+    told = rf"^policy 'odd' breaks a rule at step \d+: .*{rule}.*; decisions differ by up to \d"
+    with pytest.raises(ValueError, match=told):
         check_policy(Odd(fault))
     check_policy(Odd("none"))
+
+
+def test_check_policy_finds_a_decision_that_is_none() -> None:
+    with pytest.raises(
+        ValueError, match=r"^policy 'odd': routing of replication \d, root \d sends"
+    ):
+        check_policy(Odd("support"))
 
 
 def test_check_policy_holds_static_policies_to_their_first_decision() -> None:

@@ -128,7 +128,7 @@ def test_the_reference_of_a_table_is_shown_too() -> None:
 
 
 def test_nothing_is_left_where_a_report_cannot_be_made(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no results to report"):
+    with pytest.raises(ValueError, match="no results to report; evaluate a policy first"):
         write_report(tmp_path / "new" / "report.html", [])
     assert not list(tmp_path.iterdir())
 
@@ -271,9 +271,9 @@ def test_the_text_table_has_a_line_for_every_policy_and_fits_a_terminal() -> Non
 
 
 def test_nothing_to_report_is_an_error() -> None:
-    with pytest.raises(ValueError, match="no results to report"):
+    with pytest.raises(ValueError, match="no results to report; evaluate a policy first"):
         render([])
-    with pytest.raises(ValueError, match="no records to report"):
+    with pytest.raises(ValueError, match="no records to report; evaluate a policy first"):
         table([])
 
 

@@ -302,7 +302,7 @@ def test_the_number_of_a_reward_may_be_written_in_any_usual_way(number: str) -> 
         ("latency(1)", r"'latency\(1\)' is unknown; choose one of latency, ttft, tail\(q\)"),
         ("Tail(0.9)", "is unknown; choose one of"),
         ("", "'' is unknown; choose one of"),
-        (":", "':' cannot be imported"),
+        (":", "':' cannot be imported: .*; choose one of latency, ttft, .*module:function"),
         ("math:", "'math:' cannot be imported"),
         ("math:nothing", "'math:nothing' cannot be imported"),
     ],

@@ -65,6 +65,11 @@ def refusal(document: dict[str, Any]) -> str:
             "scenario key 'disturbances.0.kind' = 'flood' is unknown; choose one of",
         ),
         (
+            "control_interval_s",
+            1e-13,
+            "'control_interval_s': must be at least 1e-12; choose a larger number (got '1e-13')",
+        ),
+        (
             "disturbances",
             [{"kind": "burst", "start": 0.7, "end": 0.7}],
             "start = 0.7 must come before end = 0.7",
@@ -96,7 +101,11 @@ def test_a_bad_value_is_refused_by_name(key: str, value: object, message: str) -
         ("demand.utilization", 0.5, "'demand.utilization' is unknown; nearest valid key: 'util"),
         ("demand.utilisation", 0.0, "'demand.utilisation': Input should be greater than 0"),
         ("demand.profile.peak_hour", 24.0, "'demand.profile.peak_hour': Input should be less"),
-        ("demand.profile.synchronised_width_s", 60.0, "must be shorter than"),
+        (
+            "demand.profile.synchronised_width_s",
+            60.0,
+            "synchronised_width_s = 60.0 must be shorter than synchronised_period_s = ",
+        ),
         ("cells.0.servers", 0, "'cells.0.servers': Input should be greater than or equal to 1"),
         ("cells.0.servers", 2.5, "'cells.0.servers': Input should be a valid integer"),
         ("cells.0.prefil_s_per_token", 1e-4, "is unknown; nearest valid key: 'prefill_s_per_"),
@@ -160,6 +169,21 @@ def test_sizes_at_their_bounds_are_accepted() -> None:
         override(two_cells(), {"cells.0.servers": 78_125, "server.slots_per_engine": 17})
 
 
+def test_an_autoscaler_may_give_all_servers_to_one_cell() -> None:
+    """2 cells of 50,000 servers: 100,000 in either, and half as many again, of 32 places each."""
+    message = refusal(
+        changed(
+            cells=[cell | {"servers": 50_000} for cell in changed()["cells"]],
+            autoscaler={"extra_servers": 0.5},
+        )
+    )
+    assert message.endswith(
+        "server.queue_limit: 2 cells x 150,000 servers (the autoscaler may give all to one cell) "
+        "x 32 places a server = 9,600,000 places in a replication; at most 5,000,000 are kept in "
+        "memory: lower queue_limit or servers"
+    )
+
+
 def test_every_fault_of_a_document_is_listed() -> None:
     lines = refusal(changed(horizon_s=-1.0, cels=[], warmup_s="x")).splitlines()
     assert len(lines) == 3
@@ -173,7 +197,9 @@ def test_a_missing_key_is_named() -> None:
 
 def test_someone_must_offer_requests() -> None:
     silent = [root | {"demand": 0.0} for root in changed()["roots"]]
-    assert "every demand is 0" in refusal(changed(roots=silent))
+    assert "every demand is 0; at least one root must offer requests" in refusal(
+        changed(roots=silent)
+    )
 
 
 def test_a_partial_nested_table_keeps_the_other_defaults_or_is_refused() -> None:
@@ -194,12 +220,13 @@ def test_unknown_regions_are_fine_where_round_trips_are_given() -> None:
     roots = [place | {"region": "moon-base1"} for place in changed()["roots"]]
     daily = {"utilisation": 0.5, "profile": {"diurnal_amplitude": 0.5}}
     message = refusal(changed(roots=roots, network=measured, demand=daily))
-    assert "region 'moon-base1' of 'east' is unknown" in message
+    assert "region 'moon-base1' of 'east' is unknown; use a region of dlb_gym.network.RE" in message
 
 
 def test_a_trace_and_a_profile_exclude_each_other() -> None:
     demand = {"trace": TRACE, "profile": {"diurnal_amplitude": 0.5}}
-    assert "leave one of them out" in refusal(changed(demand=demand))
+    message = refusal(changed(demand=demand))
+    assert "demand.profile shapes synthetic arrivals and demand.trace brings its own; le" in message
     assert scenario_from_dict(changed(demand={"trace": TRACE})).demand.trace is not None
 
 

@@ -139,7 +139,11 @@ def test_a_bad_base_or_change_of_it_is_refused(document: dict[str, object], mess
 
 
 def test_an_unknown_name_lists_what_is_shipped() -> None:
-    with pytest.raises(ScenarioError, match=r"'global-six' is not shipped; nearest .*'global_six'"):
+    told = (
+        r"'global-six' is not shipped; nearest .*'global_six'; shipped: .*, hot, .*; a file's "
+        r"name must end in \.toml"
+    )
+    with pytest.raises(ScenarioError, match=told):
         load_scenario("global-six")
 
 
@@ -148,11 +152,21 @@ def test_files_that_are_missing_or_not_toml_are_refused(tmp_path: Path) -> None:
         load_scenario(tmp_path / "none.toml")
     broken = tmp_path / "broken.toml"
     broken.write_bytes(b"name = \xff")
-    with pytest.raises(ScenarioError, match="is not readable TOML"):
+    with pytest.raises(ScenarioError, match=r"^scenario file '.*' is not .*; save it in UTF-8$"):
         load_scenario(broken)
     broken.write_text("name = ", encoding="utf-8")
-    with pytest.raises(ScenarioError, match="is not readable TOML"):
+    with pytest.raises(ScenarioError, match=r"^scenario file '.*' is not readable .*; correct it$"):
         load_scenario(broken)
+
+
+def test_a_file_too_large_for_a_scenario_is_not_read(tmp_path: Path) -> None:
+    """A sparse file of 1 TiB: reading it would end the process."""
+    huge = tmp_path / "huge.toml"
+    with huge.open("wb") as file:
+        file.truncate(1 << 40)
+    told = r"holds 1,099,511,627,776 bytes or more; at most [\d,]+ are read: leave out what is not"
+    with pytest.raises(ScenarioError, match=told):
+        load_scenario(huge)
 
 
 def test_a_scenario_and_its_document_load_as_themselves() -> None:
@@ -179,7 +193,7 @@ def test_changes_reach_into_tables_and_lists_and_keep_the_rest() -> None:
         ("demnd.utilisation", "'demnd' is unknown; nearest valid key: 'demand'"),
         ("demand.utilization", "'demand.utilization' is unknown; nearest valid key: 'utilisation'"),
         ("demand.utilisation.x", "'demand.utilisation.x' does not lead to a value"),
-        ("cells.9.servers", "'cells.9' does not lead to a value"),
+        ("cells.9.servers", "'cells.9' does not lead to a value; check its parts"),
         ("cells.first.servers", "'cells.first' does not lead to a value"),
         ("demand.trace.path", "'demand.trace.path' does not lead to a value"),
     ],

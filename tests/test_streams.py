@@ -23,5 +23,7 @@ def test_streams_whose_keys_differ_in_one_place_differ() -> None:
 
 @pytest.mark.parametrize("key", [(-1, 0, 0), (0, -1, 0), (0, 0, -1), (0, 2**32, 0)])
 def test_a_key_out_of_range_is_refused(key: tuple[int, int, int]) -> None:
-    with pytest.raises(ValueError, match="must be >= 0"):
+    with pytest.raises(
+        ValueError, match=r"all must be >= 0, and episode and ids below 2\*\*32; choose"
+    ):
         random_stream(key[0], key[1], Stream.REQUESTS, key[2])

@@ -285,7 +285,10 @@ def test_an_invalid_decision_is_refused_and_changes_nothing() -> None:
             task.step(Decision(routing))
     one, two = task.step(Decision(half)), twin.step(Decision(half))
     assert one.observation.tobytes() == two.observation.tobytes()
-    for seeds, message in (([1, 2], "2 seeds for 1 rows"), ([-1], "seed = -1 is negative")):
+    for seeds, message in (
+        ([1, 2], "2 seeds for 1 rows; give one seed for every row"),
+        ([-1], "seed = -1 is negative"),
+    ):
         with pytest.raises(ValueError, match=message):
             task.reset(seeds=seeds)
     assert task.reset().tobytes() == twin.reset().tobytes()

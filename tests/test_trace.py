@@ -124,16 +124,22 @@ def test_a_file_over_the_limit_is_refused_plain_or_packed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trace_file, "MAX_TRACE_BYTES", 200)
-    rows = "timestamp,input_length,output_length\n" + "".join(f"{k},1,1\n" for k in range(100))
-    for name in ("a.csv", "a.csv.gz"):
+    rows = "timestamp,input_length,output_length\n" + "1,1,1\n" * 100
+    for name, message in (
+        ("a.csv", r"a\.csv' holds \d+ bytes or more; at most 200 are read: cut out a time window"),
+        ("a.csv.gz", r"a\.csv\.gz' holds more than 200 bytes; cut out a time window"),
+    ):
         path = written(tmp_path, rows, name)
-        with pytest.raises(TraceError, match=r"(at most|more than) 200 .*cut out a time window"):
+        with pytest.raises(TraceError, match=message):
             describe_trace(path)
 
 
 def test_a_known_column_that_is_missing_names_the_nearest(tmp_path: Path) -> None:
     path = written(tmp_path, AZURE_TEXT)
-    with pytest.raises(TraceError, match=r"no column 'ContextToken'; nearest .*'ContextTokens'"):
+    told = (
+        r"has no column 'ContextToken'; nearest valid name: 'ContextTokens'; its columns are TIMEST"
+    )
+    with pytest.raises(TraceError, match=told):
         describe_trace(path, prompt_column="ContextToken")
     described = describe_trace(path).model_copy(update={"output_column": "GenerateTokens"})
     with pytest.raises(TraceError, match=r"no column 'GenerateTokens'; .*'GeneratedTokens'"):
@@ -141,7 +147,9 @@ def test_a_known_column_that_is_missing_names_the_nearest(tmp_path: Path) -> Non
 
 
 def test_unknown_columns_ask_for_names(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match=r"columns a, b, c; .* name time_column"):
+    with pytest.raises(
+        TraceError, match=r"columns a, b, c; these are not known \(.*\), so name time_column"
+    ):
         describe_trace(written(tmp_path, "a,b,c\n1,2,3\n"))
 
 
@@ -152,21 +160,24 @@ HEADER = "timestamp,input_length,output_length\n"
     ("rows", "message"),
     [
         ("0,1,1\n5,1,1\n\n4,1,1\n", r"line 5: the time '4' comes before '5'.* sort the file by"),
-        ("0,1,1\nnan,1,1\n", r"line 3: the time 'nan' is not finite"),
+        ("0,1,1\nnan,1,1\n", r"line 3: the time 'nan' is not finite; correct or drop the line"),
         ("0,1,1\nnoon,1,1\n", r"line 3: the time 'noon' is neither a number nor wall clock"),
         ("0,1,1\n2024-13-01 00:00:00,1,1\n", r"line 3: the time '2024-13-01 00:00:00' is neither"),
         ("0,1,1\n2024-01-01 00:00:00,1,1\n", r"line 3: time_unit_s = 0.001 has no meaning"),
-        ("0,1,1\n5,-3,1\n", r"line 3: input_length = '-3' must be a whole number"),
+        (
+            "0,1,1\n5,-3,1\n",
+            r"line 3: input_length = '-3' must be a whole number from 0 to 100000000; correct",
+        ),
         ("0,1,1\n5,1,nan\n", r"line 3: output_length = 'nan' must be a whole number"),
         ("0,1,1\n5,1,\n", r"line 3: output_length = '' must be a whole number"),
         ("0,1,1\n5,1.5,1\n", r"line 3: input_length = '1.5' must be a whole number"),
         ("0,1,1\n5,1e12,1\n", r"line 3: input_length = '1e12' must be .* from 0 to 100000000"),
-        ("0,1,1\n5,1\n", r"line 3: 2 values for 3 columns"),
-        ('0,1,1\n5,"1,1\n', r"line 3: not valid CSV"),
+        ("0,1,1\n5,1\n", r"line 3: 2 values for 3 columns; correct or drop the line"),
+        ('0,1,1\n5,"1,1\n', r"line 3: not valid CSV \(.*\); correct the line"),
         ("0,1,1\n0,1,1\n", r"all 2 requests have the same time"),
         ("0,1,1\n", r"all 1 requests have the same time"),
-        ("0,0,0\n5,0,0\n", r"no request has any tokens"),
-        ("", r"has no requests"),
+        ("0,0,0\n5,0,0\n", r"no request has any tokens; check the column names"),
+        ("", r"has no requests; give a file with two or more"),
     ],
 )
 def test_a_bad_row_is_refused_with_its_line(tmp_path: Path, rows: str, message: str) -> None:
@@ -184,9 +195,12 @@ def test_numbers_and_wall_clock_do_not_mix(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{broken", r"line 2: not valid JSON"),
-        ("[1, 2, 3]", r"line 2: not a JSON object"),
-        ('{"timestamp": 1, "input_length": 1}', r"line 2: there is no 'output_length'"),
+        ("{broken", r"line 2: not valid JSON \(.*\); correct or drop the line"),
+        ("[1, 2, 3]", r"line 2: not a JSON object; write names and values in braces"),
+        (
+            '{"timestamp": 1, "input_length": 1}',
+            r"line 2: there is no 'output_length'; correct or drop the line",
+        ),
         ('{"timestamp": 1, "input_length": null, "output_length": 1}', r"input_length = 'None'"),
         ('{"timestamp": 1, "input_length": NaN, "output_length": 1}', r"input_length = 'nan'"),
         ('{"timestamp": true, "input_length": 1, "output_length": 1}', r"the time 'True' is"),
@@ -205,20 +219,29 @@ def test_a_file_that_is_missing_empty_damaged_or_of_another_kind_is_refused(
     with pytest.raises(TraceError, match="does not exist"):
         describe_trace(tmp_path / "none.csv")
     (tmp_path / "folder.csv").mkdir()
-    with pytest.raises(TraceError, match="is no regular file"):
+    with pytest.raises(TraceError, match="is no regular file; give one that was saved to disk"):
         describe_trace(tmp_path / "folder.csv")
-    with pytest.raises(TraceError, match="is empty"):
+    with pytest.raises(TraceError, match="is empty; give a file with a header and requests"):
         describe_trace(written(tmp_path, "", "a.csv"))
-    with pytest.raises(TraceError, match="is empty"):
+    with pytest.raises(TraceError, match="is empty; give a file with two or more requests"):
         describe_trace(written(tmp_path, "\n", "a.jsonl"))
     with pytest.raises(TraceError, match=r"must end in one of \.csv"):
         describe_trace(written(tmp_path, AZURE_TEXT, "a.txt"))
-    with pytest.raises(TraceError, match="'a' stands twice"):
+    with pytest.raises(TraceError, match="the column 'a' stands twice; rename one"):
         describe_trace(written(tmp_path, "a,a\n1,2\n"))
     packed = written(tmp_path, AZURE_TEXT, "a.csv.gz")
     packed.write_bytes(packed.read_bytes()[:-12])
-    with pytest.raises(TraceError, match="cannot be read"):
+    with pytest.raises(TraceError, match=r"a\.csv\.gz' cannot be read: .*; restore the file"):
         describe_trace(packed)
+
+
+@pytest.mark.parametrize("unit_s", [0.0, -1.0, float("nan"), 1e10])
+def test_a_number_that_describes_no_trace_is_refused_by_its_key(
+    tmp_path: Path, unit_s: float
+) -> None:
+    told = r"^trace '.*trace\.csv' cannot be described; time_unit_s: .*; give other numbers$"
+    with pytest.raises(TraceError, match=told):
+        describe_trace(written(tmp_path, AZURE_TEXT), time_unit_s=unit_s)
 
 
 def test_a_missing_file_is_refused_when_loaded(tmp_path: Path) -> None:

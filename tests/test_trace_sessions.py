@@ -119,6 +119,19 @@ def test_json_blocks_that_cannot_be_are_refused(tmp_path: Path, value: str, mess
         told(path)
 
 
+def test_more_blocks_than_are_kept_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dlb_gym.trace.MAX_BLOCKS", 2)
+    path = tmp_path / "many.csv"
+    path.write_text(
+        "timestamp,input_length,output_length,hash_ids\n0,1000,5,0 1\n9,1000,5,0 1\n10,9,5,2\n"
+    )
+    told_of = "line 4: hash_ids has named more than 2 different blocks by here, more than are kept"
+    with pytest.raises(TraceError, match=told_of):
+        told(path)
+
+
 def test_a_column_that_does_not_exist_is_refused_with_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"no column 'hash_id'; nearest valid name: 'hash_ids'"):
         describe_trace(written(tmp_path), hash_ids_column="hash_id")

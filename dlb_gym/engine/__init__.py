@@ -20,11 +20,6 @@ from typing import Any
 from numba import config
 
 _HERE = Path(__file__).parent
-if not _HERE.is_dir():
-    raise ImportError(
-        f"dlb_gym is imported from an archive ({_HERE}), in which numba finds no sources to "
-        "compile; install it as files"
-    )
 
 
 def _source_hash() -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
@@ -22,6 +23,7 @@ from safetensors.numpy import save as save_tensors
 from agents import loading
 from agents.checkpoints import CheckpointError, read_model, read_statistics
 from agents.loading import LoadError, load, policy_files
+from agents.networks import MlpActor
 from agents.training import train
 from dlb_gym.actions import to_routing
 from dlb_gym.episodes import FixedScenarios
@@ -280,7 +282,11 @@ def test_an_mlp_reads_all_rows_and_fits_its_sizes_alone(mlp: Path) -> None:
     policy = load(mlp)
     assert policy.information == "central"
     np.testing.assert_allclose(decided(mlp, observations(3)).sum(axis=-1), 1.0)
-    with pytest.raises(LoadError, match=r"2 roots and 2 cells.*5 roots and 5 cells"):
+    told = (
+        "was trained on 2 roots and 2 cells; this task has 5 roots and 5 cells; train on a "
+        "scenario of these sizes, or the `arc` network, which fits all"
+    )
+    with pytest.raises(LoadError, match=told):
         policy.reset(TaskSpec(5, 5, Observation(5, 5)), 1, 0)
 
 
@@ -317,15 +323,19 @@ def test_the_shared_network_relabels_its_answer_on_other_sizes(arc: Path) -> Non
 
 
 def test_a_folder_without_a_policy_is_named(tmp_path: Path) -> None:
+    told = (
+        r"holds no learned policy: there is neither policy\.json nor a folder checkpoints/step-\*; "
+        r"give the folder of a run of train\.py"
+    )
     for path in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(LoadError, match=r"holds no learned policy.*policy\.json.*step-"):
+        with pytest.raises(LoadError, match=told):
             load(path)
 
 
 def test_what_can_be_no_path_is_named() -> None:
     with pytest.raises(LoadError, match="a learned policy must be the path of a file, text; got"):
         load(None)  # type: ignore[arg-type]
-    with pytest.raises(LoadError, match=r"'aaa.*' cannot be read: .*give the folder of a run"):
+    with pytest.raises(LoadError, match=r"'aaa.*' cannot be read: .*; give the folder of a run of"):
         load("a" * 5_000)
 
 
@@ -398,7 +408,9 @@ def test_a_description_that_is_not_the_schema_is_refused(
 )  # fmt: skip
 def test_what_is_no_description_at_all_is_refused(sent: Path, text: bytes) -> None:
     (sent / "policy.json").write_bytes(text)
-    with pytest.raises(LoadError, match=r"policy\.json' describes no learned policy"):
+    with pytest.raises(
+        LoadError, match=r"policy\.json' describes no learned policy: .+; copy it a"
+    ):
         load(sent)
 
 
@@ -419,17 +431,24 @@ def test_other_observation_fields_are_refused(sent: Path) -> None:
         content["observation"]["fields"][3] = "queue"
 
     described(sent, swap)
-    with pytest.raises(LoadError, match=r"observation\.fields.*in another order"):
+    with pytest.raises(
+        LoadError, match=r"observation\.fields are not this version's \(in another ord"
+    ):
         load(sent)
     described(sent, rename)
-    with pytest.raises(LoadError, match=r"missing or unknown: \['queue', 'rif'\]"):
+    with pytest.raises(
+        LoadError, match=r"version's \(missing or unknown: \['queue', 'rif'\]\); use"
+    ):
         load(sent)
 
 
 @pytest.mark.parametrize("name", [*STATISTICS, "hidden.0.weight", "action.bias"])
 def test_a_missing_tensor_is_named_the_statistics_too(sent: Path, name: str) -> None:
     packed(sent, {key: value for key, value in unpacked(sent).items() if key != name})
-    with pytest.raises(LoadError, match=rf"lacks the tensor '{name}'"):
+    told = (
+        rf"lacks the tensor '{name}', by the network and the normalisation that policy\.json names"
+    )
+    with pytest.raises(LoadError, match=told):
         load(sent)
 
 
@@ -447,7 +466,11 @@ def test_statistics_that_the_description_does_not_know_are_refused(sent: Path) -
     ("name", "change", "message"),
     [
         ("extra", lambda a: np.zeros(1, np.float32), "has the unknown tensor 'extra'"),
-        ("hidden.0.bias", lambda a: a[:-1], r"has shape \(63,\) and type F32.*\(64,\) and type"),
+        (
+            "hidden.0.bias",
+            lambda a: a[:-1],
+            r"has shape \(63,\) and type F32; by policy\.json it must have shape \(64,\)",
+        ),
         ("hidden.0.bias", lambda a: a[None], r"has shape \(1, 64\)"),
         ("hidden.0.weight", lambda a: a.T.copy(), r"has shape \(92, 64\)"),
         ("hidden.0.bias", lambda a: a.astype(np.float64), "type F64.*type float32"),
@@ -489,7 +512,9 @@ def test_statistics_at_the_edge_of_the_numbers_are_clipped(sent: Path) -> None:
 )
 def test_what_is_no_safetensors_file_is_refused(sent: Path, data: bytes) -> None:
     packed(sent, data)
-    with pytest.raises(LoadError, match=r"policy\.safetensors' is no safetensors file"):
+    with pytest.raises(
+        LoadError, match=r"policy\.safetensors' is no safetensors file \(.+\); copy it"
+    ):
         load(sent)
 
 
@@ -536,8 +561,32 @@ def test_a_file_that_cannot_be_read_is_named(sent: Path, monkeypatch: pytest.Mon
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "open", refuse)
-    with pytest.raises(LoadError, match=r"policy\.json' cannot be read.*Permission denied"):
+    with pytest.raises(
+        LoadError, match=r"policy\.json' cannot be read \(.*denied\); copy it again"
+    ):
         load(sent)
+
+
+def test_a_policy_acts_on_one_thread_and_leaves_the_process_the_number_that_it_had(
+    mlp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three: neither one nor what this machine would be given by itself."""
+    at_work: list[int] = []
+    forward = MlpActor.forward_actor
+
+    def noted(actor: MlpActor, features: torch.Tensor) -> torch.Tensor:
+        at_work.append(torch.get_num_threads())
+        return forward(actor, features)
+
+    monkeypatch.setattr(MlpActor, "forward_actor", noted)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        decided(mlp, observations(2))
+        after = torch.get_num_threads()
+    finally:
+        torch.set_num_threads(before)
+    assert (at_work, after) == ([1], 3)
 
 
 def test_the_loader_is_reachable_by_the_name_of_a_run() -> None:

@@ -123,6 +123,23 @@ def test_without_arrivals_the_plan_is_the_capacity_split() -> None:
 
 
 def test_arguments_out_of_range_are_refused() -> None:
-    for keywords in ({"headroom": 0.0}, {"period_s": -1.0}, {"arrival_noise": 1.0}):
-        with pytest.raises(ValueError, match=f"{next(iter(keywords))} = "):
-            MNLB(**keywords)
+    for key, value in (("headroom", 0.0), ("headroom", float("nan")), ("period_s", -1.0)):
+        with pytest.raises(ValueError, match=f"{key} = {value} must be finite and above 0; leave"):
+            MNLB(**{key: value})
+    for value in (1.0, -0.1):
+        with pytest.raises(ValueError, match=rf"arrival_noise = {value} must lie in \[0, 1\); 0 t"):
+            MNLB(arrival_noise=value)
+
+
+def test_a_program_without_an_optimum_says_what_its_numbers_must_be() -> None:
+    """No cell has room, so no root's row can sum to 1."""
+    with pytest.raises(
+        ValueError, match=r"no optimum \(.*\); arrivals, capacities and round trips"
+    ):
+        least_network_latency(
+            arrivals=np.array([0.2, 0.2]),
+            capacity=np.zeros(2),
+            rtt=np.array([[0.0, 0.1], [0.1, 0.0]]),
+            admissible=ARCS,
+            headroom=0.85,
+        )

@@ -49,7 +49,9 @@ def test_a_baselines_name_is_its_entry_and_its_keywords_are_json(name: str) -> N
 
 
 def test_an_unknown_name_names_the_nearest() -> None:
-    with pytest.raises(ValueError, match=r"'flow-gradiant' is unknown; nearest.*'flow-gradient'"):
+    with pytest.raises(
+        ValueError, match=r"baseline 'flow-gradiant' is unknown; nearest.*'flow-gradient'; ch"
+    ):
         baselines.make("flow-gradiant")
 
 
@@ -84,12 +86,12 @@ def test_the_task_is_found_through_gymnasium_and_sb3_and_missed_by_name() -> Non
     for env in (Echo(), gym.wrappers.TimeLimit(Echo(), 5), vector, DummyVecEnv([Echo])):
         assert task_spec_of(env) is Echo.task_spec
     for env in (gym.make("CartPole-v1"), DummyVecEnv([lambda: gym.make("CartPole-v1")])):
-        with pytest.raises(ValueError, match="has no attribute `task_spec`"):
+        with pytest.raises(ValueError, match="has no attribute `task_spec`; pass a DLB-v0 environ"):
             task_spec_of(env)
 
 
 def test_a_policy_without_a_task_says_so() -> None:
-    with pytest.raises(ValueError, match="'random' knows no task yet"):
+    with pytest.raises(ValueError, match=r"'random' knows no task yet; call reset\(spec, num_"):
         baselines.make("random").predict(observe(2, 3))
 
 

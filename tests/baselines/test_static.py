@@ -32,5 +32,7 @@ def test_the_capacity_split_keeps_the_first_observation_until_the_row_restarts()
 
 def test_another_batch_without_reset_is_refused() -> None:
     policy = start(WeightedRandom(), 1, 2)
-    with pytest.raises(ValueError, match="'random' was reset for 1 replications"):
+    with pytest.raises(
+        ValueError, match="was reset for 1 replications and got an observation of shape"
+    ):
         policy.act(observe(1, 2, 3))
