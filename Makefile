@@ -10,7 +10,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := setup
 .DELETE_ON_ERROR:
-.PHONY: setup train test test-fast coverage fuzz check mutants bench experiments
+.PHONY: setup train test test-fast lowest coverage fuzz check mutants bench experiments
 
 setup: $(READY)
 
@@ -37,14 +37,35 @@ test: $(READY)
 test-fast: $(READY)
 	$(PYTEST) -m "not slow" $(ARGS)
 
-# Lines that tests run. Kernels count where they run as plain Python, on the tests that are small
-# enough for it.
-coverage: $(READY)
-	$(PYTEST) --cov --cov-report= --cov-fail-under=0
-	NUMBA_DISABLE_JIT=1 $(PYTEST) -m interpreted --cov --cov-append
+# The fast tests with the lowest versions that pyproject.toml allows; they have no builds for a Python
+# newer than 3.12. torch stays as it is: that old, it comes for Linux with 3 GB of CUDA. The kernels are
+# kept apart, since another numba would write over them.
+LOWEST := .venv-lowest
 
-# Hostile input, as in ARGS="--seconds 300 --seed 1"; by coverage too where atheris is installed.
-fuzz: $(READY)
+$(LOWEST)/.ready: pyproject.toml constraints.txt constraints-lowest.txt
+	$(PYTHON) -m venv $(LOWEST)
+	grep -v '^torch==' constraints-lowest.txt > $(LOWEST)/constraints.txt
+	$(LOWEST)/bin/python -m pip install --disable-pip-version-check \
+	  $$(grep -E '^(torch|hypothesis|pytest|pytest-xdist|simpy)==' constraints.txt)
+	$(LOWEST)/bin/python -m pip install --disable-pip-version-check \
+	  --constraint $(LOWEST)/constraints.txt --editable '.[experiments,marl]'
+	@touch $@
+
+lowest: $(LOWEST)/.ready
+	NUMBA_CACHE_DIR=$(CURDIR)/$(LOWEST)/kernels $(LOWEST)/bin/python -m pytest --numprocesses auto \
+	  --dist loadfile -m "not slow" -W ignore::DeprecationWarning $(ARGS)
+
+# Lines that tests run, in processes that they start too. Compiled kernels leave no trace: theirs count
+# where the parity tests run them as plain Python, in processes of their own.
+coverage: $(READY)
+	$(PYTEST) $(ARGS) --cov
+
+# Hostile input, as in ARGS="--seconds 300 --seed 1"; by coverage too where there is an atheris.
+$(VENV)/.ready-to-fuzz: $(READY)
+	$(PIP) --editable '.[fuzz]'
+	@touch $@
+
+fuzz: $(VENV)/.ready-to-fuzz
 	$(BIN)/python -m tests.fuzz $(ARGS)
 
 check: $(READY)

@@ -26,6 +26,7 @@ from baselines import registry
 from dlb_gym.aside import write_aside
 from dlb_gym.episodes import DEFAULT_SCENARIO, FixedScenarios, episode_source
 from dlb_gym.evaluation import Result, run_all
+from dlb_gym.messages import shown
 from dlb_gym.printable import printable
 from dlb_gym.reward import make_reward
 from dlb_gym.runs import FIRST_HELD_OUT_SEED, Run, require_playable, seeded
@@ -38,6 +39,10 @@ COMPARED = (
     "flow-gradient",
 )  # fmt: skip
 RUNS = Path("runs")
+MOST_SEEDS = 10_000
+LONGEST_NAME = 200
+"""Bytes that every file system takes, with what else is in a folder's name."""
+LONGEST_SETTING = 20_000
 SETTLE_S = 20.0
 AGAIN_TRAIN = "goes on from the last checkpoint, or from the start if there is none yet"
 AGAIN_EVALUATE = "keeps the results that are finished and computes the others"
@@ -250,18 +255,33 @@ def _require_counts(seeds: int, jobs: int) -> None:
     for key, value in (("seeds", seeds), ("jobs", jobs)):
         if value < 1:
             raise ValueError(f"--{key} = {value} must be at least 1")
+    if seeds > MOST_SEEDS:
+        raise ValueError(
+            f"--seeds = {seeds:,} must be at most {MOST_SEEDS:,}; compare in parts, each with a "
+            "--name and seeds of its own"
+        )
 
 
 def _setting(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise ScenarioError(f"--set {text!r} must be KEY=VALUE, as in network.mean_rtt_s=0.025")
+        raise ScenarioError(
+            f"--set {shown(text)} must be KEY=VALUE, as in network.mean_rtt_s=0.025"
+        )
+    if len(text) > LONGEST_SETTING:
+        raise ScenarioError(
+            f"--set {shown(text)} has {len(text):,} characters; at most {LONGEST_SETTING:,} are "
+            "read: write a scenario file"
+        )
     try:
-        return key.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError as error:
+        document = tomllib.loads(f"value = {value}")
+    except (ValueError, RecursionError) as error:  # or a number too long, or lists too deep
         if re.fullmatch(r"[A-Za-z][\w-]*", value):
             return key.strip(), value
-        raise ScenarioError(f"--set {text!r}: the value is not TOML: {error}") from None
+        raise ScenarioError(f"--set {shown(text)}: the value is not TOML: {error}") from None
+    if len(document) > 1:
+        raise ScenarioError(f"--set {shown(text)} holds more than one key; repeat --set for others")
+    return key.strip(), document["value"]
 
 
 def _run_of(policy: str, system: Mapping[str, Any], label: str | None = None) -> Run:
@@ -273,8 +293,8 @@ def _run_of(policy: str, system: Mapping[str, Any], label: str | None = None) ->
     elif Path(policy).is_dir() or "/" in policy:
         from agents.loading import policy_files
 
-        label = label or Path(policy).resolve().name
         path, files = policy_files(policy)
+        label = label or Path(policy).resolve().name
         policy, keywords = "agents.loading:load", {"path": path}
     elif ":" not in policy:
         registry.entry(policy)  # raises, naming the nearest
@@ -325,13 +345,14 @@ def _default_name(system: System, config: Mapping[str, Any]) -> str:
     """The scenario's name, fit for a folder, and a digest where options make it another one."""
     stem = system.family or _stem(system.scenario or DEFAULT_SCENARIO)
     stem = re.sub(r"[^\w.-]+", "-", stem).strip(".-") or "scenario"
+    short = stem[: LONGEST_NAME // 4]  # a character takes up to four bytes
     plain = System(scenario=system.scenario, family=system.family)
     rest = (config.get("seed", 0), config.get("network", "arc"))
     reward = config["environment"].get("reward", "latency")
-    if system == plain and (*rest, reward) == (0, "arc", "latency"):
+    if system == plain and (*rest, reward) == (0, "arc", "latency") and stem == short:
         return stem
     text = json.dumps(config, sort_keys=True, allow_nan=False)
-    return f"{stem}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
+    return f"{short}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
 
 
 def _stem(scenario: str) -> str:
@@ -345,10 +366,10 @@ def _stem(scenario: str) -> str:
 def _folder_name(name: str | None, default: str) -> str:
     if name is None:
         return default
-    if not re.fullmatch(r"[\w][\w.-]*", name):
+    if not re.fullmatch(r"[\w][\w.-]*", name) or len(name.encode()) > LONGEST_NAME:
         raise ValueError(
-            f"--name {name!r} must consist of letters, digits, '.', '_' and '-' and start with a "
-            "letter or digit"
+            f"--name {shown(name)} must consist of letters, digits, '.', '_' and '-', start with a "
+            f"letter or digit and take at most {LONGEST_NAME} bytes"
         )
     return name
 

@@ -103,8 +103,7 @@ def _play(
 
 def _scenario(task: Task, r: int) -> Scenario:
     scenario = task.scenarios[r]
-    if scenario is None:
-        raise ValueError(f"row {r} has no scenario; reset the task first")
+    assert scenario is not None  # the task was reset
     return scenario
 
 
@@ -207,7 +206,8 @@ def _map(work: list[list[Run]], folder: Path, jobs: int) -> Iterator[list[Result
         return
     from joblib import Parallel, delayed
 
-    parallel = Parallel(n_jobs=jobs, return_as="generator_unordered")
+    # joblib starts as many processes as it is told, whatever there is to do.
+    parallel = Parallel(n_jobs=min(jobs, len(work)), return_as="generator_unordered")
     yield from parallel(delayed(_finish)(batch, folder) for batch in work)
 
 

@@ -19,6 +19,7 @@ from dlb_gym.episodes import EpisodeSource, episode_source
 from dlb_gym.observation import Observation
 from dlb_gym.policy import Policy, TaskSpec
 from dlb_gym.scenario import Scenario
+from dlb_gym.task import MAX_SEED
 from dlb_gym.workload import Workload
 
 FIRST_HELD_OUT_SEED = 1_000_000
@@ -61,15 +62,21 @@ class Run:
             raise ValueError("a Run holds either a scenario or a family; give exactly one of them")
         if self.changes and self.family is None:
             raise ValueError("changes belong to a family; override the scenario itself instead")
-        if not all(self.policy.partition(":")):
-            raise ValueError(f'policy = {self.policy!r} must be "module:attribute"')
+        if not all(self.policy.partition(":")) or self.policy.startswith("."):
+            raise ValueError(
+                f'policy = {self.policy!r} must be "module:attribute", as in '
+                '"baselines.static:WeightedRandom"'
+            )
         if self.seed < 0:
             raise ValueError(f"seed = {self.seed} is negative; seeds must be at least 0")
+        if self.seed > MAX_SEED:
+            raise ValueError(f"seed = {self.seed} must be at most {MAX_SEED}; choose another")
         try:
             json.dumps([dict(self.keywords), dict(self.changes)], allow_nan=False)
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f"keywords and changes of a Run must be finite JSON values: {error}"
+                f"keywords and changes of a Run must be finite JSON values: {error}; give numbers, "
+                "texts, lists and dictionaries"
             ) from None
 
     @cached_property
@@ -123,17 +130,21 @@ class Run:
         try:
             make = getattr(import_module(module), attribute)
         except (ImportError, AttributeError) as error:
-            raise ValueError(f"policy {self.policy!r} cannot be imported: {error}") from error
+            raise ValueError(
+                f"policy {self.policy!r} cannot be imported: {error}; correct its name or install "
+                "its package"
+            ) from error
         try:
             policy = make(**self.keywords)
         except TypeError as error:
             raise ValueError(
-                f"policy {self.policy!r} does not take {dict(self.keywords)}: {error}"
+                f"policy {self.policy!r} does not take {dict(self.keywords)}: {error}; correct its "
+                "keywords"
             ) from error
         if not isinstance(policy, Policy):
             raise ValueError(
                 f"policy {self.policy!r} made a {type(policy).__name__}, which is no "
-                "dlb_gym.policy.Policy"
+                "dlb_gym.policy.Policy; name a subclass of it, or a function that makes one"
             )
         return policy
 
@@ -155,9 +166,11 @@ def source_digest(module: str) -> str:
     """
     top = module.partition(".")[0]
     try:
-        location = import_module(top).__file__
-    except ImportError as error:
-        raise ValueError(f"module {module!r} cannot be imported: {error}") from error
+        location = getattr(import_module(top), "__file__", None)  # sys and others have none
+    except (ImportError, ValueError) as error:  # ValueError: the name holds a lone surrogate
+        raise ValueError(
+            f"module {module!r} cannot be imported: {error}; install it or correct its name"
+        ) from error
     if location is None:
         return top
     path = Path(location)

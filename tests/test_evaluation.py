@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import errno
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from dlb_gym.runs import Run, batches, require_playable, seeded
 from dlb_gym.scenario import Scenario
 from dlb_gym.scenario_source import override
 from dlb_gym.trace import describe_trace
+from tests.full_disk import room_for
 from tests.scenarios_by_hand import two_cells
 
 RANDOM = "baselines.static:WeightedRandom"
@@ -174,10 +173,24 @@ def test_a_damaged_result_is_named(tmp_path: Path) -> None:
         whole[:-9],
     ):
         path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=rf"{run.digest}\.json is no result.*delete it"):
+        with pytest.raises(
+            ValueError, match=rf"{run.digest}\.json is no result of an evaluation.*; delete"
+        ):
             run_all([run], tmp_path)
+    path.write_bytes(digits)
+    told = r"\(it is not what was written: its checksum is another one\); delete it$"
+    with pytest.raises(ValueError, match=told):
+        run_all([run], tmp_path)
     path.write_bytes(whole)
     assert run_all([run], tmp_path) == first
+
+
+def test_a_folder_in_a_results_place_is_named(tmp_path: Path) -> None:
+    run = Run(UNIFORM, scenario=short())
+    (tmp_path / "results" / f"{run.digest}.json").mkdir(parents=True)
+    told = r"\.json is no file, where the result of a run belongs; delete it$"
+    with pytest.raises(ValueError, match=told):
+        run_all([run], tmp_path)
 
 
 def test_the_result_of_another_run_is_not_taken_for_ones_own(tmp_path: Path) -> None:
@@ -185,27 +198,16 @@ def test_the_result_of_another_run_is_not_taken_for_ones_own(tmp_path: Path) -> 
     run_all([one], tmp_path)
     folder = tmp_path / "results"
     (folder / f"{one.digest}.json").rename(folder / f"{other.digest}.json")
-    with pytest.raises(ValueError, match="that of another run"):
+    with pytest.raises(ValueError, match=r"\(it is that of another run\); delete it"):
         run_all([other], tmp_path)
 
 
-def test_a_full_disk_keeps_what_was_finished(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_keeps_what_was_finished(tmp_path: Path) -> None:
     """Room for one result; with more room the others are computed and the first is read."""
     runs = seeded(Run(UNIFORM, scenario=short()), 3)
     expected = run_all(runs, tmp_path / "roomy")
-    written: list[int] = []
-
-    def sync(descriptor: int) -> None:
-        if written:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        written.append(descriptor)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", sync)
-        with pytest.raises(OSError, match="No space left on device"):
-            run_all(runs, tmp_path / "full")
+    with room_for(1), pytest.raises(OSError, match="No space left on device"):
+        run_all(runs, tmp_path / "full")
     (file,) = (tmp_path / "full" / "results").iterdir()
     assert file.name == f"{runs[0].digest}.json"
     counts: list[int] = []
@@ -272,13 +274,19 @@ def test_jobs_give_the_same_results(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({"policy": "nowhere"}, '"module:attribute"'),
-        ({"seed": -1}, "negative"),
-        ({"family": "appendix_b"}, "exactly one"),
-        ({"scenario": None}, "exactly one"),
-        ({"changes": {"settle_s": 1.0}}, "belong to a family"),
-        ({"keywords": {"cost": float("nan")}}, "finite JSON"),
-        ({"keywords": {"cost": object()}}, "finite JSON"),
+        *(
+            ({"policy": policy}, f'policy = {policy!r} must be "module:attribute", as in "base')
+            for policy in ("nowhere", "nowhere:", ":Policy")
+        ),
+        ({"seed": -1}, "seed = -1 is negative; seeds must be at least 0"),
+        ({"family": "appendix_b"}, "either a scenario or a family; give exactly one of them"),
+        ({"scenario": None}, "either a scenario or a family; give exactly one of them"),
+        (
+            {"changes": {"settle_s": 1.0}},
+            "belong to a family; override the scenario itself instead",
+        ),
+        ({"keywords": {"cost": float("nan")}}, "of a Run must be finite JSON values: .*; give num"),
+        ({"keywords": {"cost": object()}}, "of a Run must be finite JSON values: .*; give num"),
     ],
 )
 def test_a_run_that_makes_no_sense_is_refused(keywords: dict[str, Any], message: str) -> None:
@@ -289,10 +297,10 @@ def test_a_run_that_makes_no_sense_is_refused(keywords: dict[str, Any], message:
 @pytest.mark.parametrize(
     ("policy", "keywords", "message"),
     [
-        ("no_such_module:X", {}, "cannot be imported"),
-        ("baselines.static:Nothing", {}, "cannot be imported"),
-        (UNIFORM, {"cost": 1}, "does not take"),
-        ("builtins:dict", {}, "is no dlb_gym.policy.Policy"),
+        ("no_such_module:X", {}, "policy 'no_such.*:X' cannot be imported: .*; correct its name"),
+        ("baselines.static:Nothing", {}, "'.*:Nothing' cannot be imported: .*; correct its name"),
+        (UNIFORM, {"cost": 1}, r"does not take \{'cost': 1\}: .*; correct its keywords"),
+        ("builtins:dict", {}, "made a dict, which is no dlb_gym.policy.Policy; name a subclass"),
     ],
 )
 def test_a_policy_that_cannot_be_made_is_named(
@@ -321,10 +329,13 @@ MNLB = "baselines.mnlb:MNLB"
         ([Run(UNIFORM, scenario=short()) for _ in range(2)], "'uniform'"),
         (
             [Run(MNLB, {"period_s": p}, short()) for p in (5.0, 10.0)],
-            r"named 'mnlb'.*5\.0.*10\.0.*labels that differ",
+            r"named 'mnlb' in the results: .*5\.0.*10\.0.*; name each policy once, or give those",
         ),
         ([Run(f"{__name__}:Picky", scenario=short())], "picky takes 3 cells, not 2"),
-        ([Run("no_such_module:X", scenario=short())], "cannot be imported"),
+        (
+            [Run("no_such_module:X", scenario=short())],
+            "module 'no_such_module' cannot be imported: .*; install it or correct its name",
+        ),
         (
             [Run(UNIFORM, family="appendix_b", changes={"horizn_s": 1.0})],
             "nearest valid key: 'horizon_s'",
@@ -360,9 +371,11 @@ def test_a_record_says_how_long_a_lap_of_its_trace_lasts(tmp_path: Path) -> None
 
 
 def test_runs_that_cannot_share_a_batch_are_refused() -> None:
-    with pytest.raises(ValueError, match="differ in seed only"):
+    with pytest.raises(
+        ValueError, match="differ in seed only, seeds one after the other; use run_all for"
+    ):
         rollout([Run(UNIFORM, scenario=short(), seed=1), Run(UNIFORM, scenario=short(), seed=3)])
-    with pytest.raises(ValueError, match="jobs = 0"):
+    with pytest.raises(ValueError, match="jobs = 0 must be at least 1"):
         run_all([], ".", jobs=0)
-    with pytest.raises(ValueError, match="seeds = 0"):
+    with pytest.raises(ValueError, match="seeds = 0 must be at least 1"):
         seeded(Run(UNIFORM, scenario=short()), 0)

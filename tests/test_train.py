@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import ast
-import errno
 import json
 import os
 import signal
@@ -17,6 +16,7 @@ import train
 from agents.training import Training
 from agents.training import train as train_agent
 from dlb_gym.scenario_source import load_scenario, override
+from tests.full_disk import room_for
 from tests.scenarios_by_hand import DATA, needs, two_cells
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -163,25 +163,44 @@ def test_help_is_quick_to_load_and_names_the_options(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (("--set", "horizn_s=1.0"), "nearest valid key: 'horizon_s'"),
-        (("--set", "horizon_s"), "must be KEY=VALUE"),
-        (("--set", "horizon_s=[1"), "is not TOML"),
+        (
+            ("--set", "horizon_s"),
+            "--set 'horizon_s' must be KEY=VALUE, as in network.mean_rtt_s=0.025",
+        ),
+        (
+            ("--set", "horizon_s=[1"),
+            "--set 'horizon_s=[1': the value is not TOML: Unclosed array (at end of document)",
+        ),
         (("--scenario", "brust"), "nearest valid key: 'burst'"),
         (("--family", "appendix_c"), "nearest valid key: 'appendix_b'"),
         (("--family", "appendix_b", "--scenario", "burst"), "or the family"),
         (("--control-interval", "0"), "control_interval_s"),
         (("--trace", "none.csv"), "does not exist"),
         (("--rtt", "none.csv"), "none.csv"),
-        (("--seeds", "0"), "--seeds = 0"),
-        (("--jobs", "0"), "--jobs = 0"),
+        (("--seeds", "0"), "--seeds 0 must be at least 1"),
+        (("--seeds", "10001"), "--seeds = 10,001 must be at most 10,000"),
+        (
+            ("--set", "horizon_s=" + "1" * 20_000),
+            " has 20,010 characters; at most 20,000 are read: write a scenario file",
+        ),
+        (
+            ("--set", "horizon_s=1.0\nwarmup_s=1.0"),
+            "--set 'horizon_s=1.0\\nwarmup_s=1.0' holds more than one key; repeat --set for others",
+        ),
+        (("--jobs", "0"), "--jobs 0 must be at least 1"),
         (("--policies", "mnbl"), "nearest valid key: 'mnlb'"),
         (("--policies", "runs/none"), "holds no learned policy"),
         (("--policies", "no_module:X"), "cannot be imported"),
-        (("--name", "../out"), "must consist of letters"),
+        (
+            ("--name", "../out"),
+            "--name '../out' must consist of letters, digits, '.', '_' and '-', start with a "
+            "letter or digit and take at most 200 bytes",
+        ),
         (("--policies", "random", "random"), "named 'random'"),
         (("--policies", "mnlb", "baselines.mnlb:MNLB"), "named 'mnlb'"),
         (("--scenario", "hot", "--set", 'disturbances=[{kind="burst"}]'), "disturbances.0"),
-        (("--settle", "-1"), "--settle -1.0"),
-        (("--settle", "inf"), "--settle inf"),
+        (("--settle", "-1"), "--settle -1.0 must be a finite number of seconds, at least 0"),
+        (("--settle", "inf"), "--settle inf must be a finite number of seconds, at least 0"),
     ],
 )
 @pytest.mark.parametrize("command", [("evaluate",), ()])
@@ -199,6 +218,20 @@ def test_bad_input_is_one_message_and_status_2(
     assert said.startswith("error: ")
     assert message in said
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--policies",), "error: --policies is empty; name at least one policy\n"),
+        (("--first-seed", "-1"), "error: --first-seed -1 must be at least 0\n"),
+    ],
+)
+def test_an_evaluation_of_nothing_or_of_no_seed_is_refused(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+) -> None:
+    assert train.main(["evaluate", *arguments]) == 2
+    assert capsys.readouterr().err == message
 
 
 @pytest.mark.parametrize(
@@ -387,18 +420,8 @@ def test_a_full_disk_is_one_message_and_the_same_command_ends_as_if_it_had_not_b
     assert train.main(command) == 0
     run, whole = tmp_path / "runs" / "run", tmp_path / "whole"
     run.rename(whole)
-    synced = os.fsync
     for room in (0, 1, 1, 1, 1, 1):
-        left = [None] * room
-
-        def sync(descriptor: int, left: list[None] = left) -> None:
-            if not left:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            left.pop()
-            synced(descriptor)
-
-        with monkeypatch.context() as patched:
-            patched.setattr(os, "fsync", sync)
+        with room_for(room):
             assert train.main(command) == 2
         assert "error: [Errno 28] No space left on device" in capsys.readouterr().err
         assert not list(run.rglob(".*"))

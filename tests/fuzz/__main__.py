@@ -17,8 +17,8 @@ from tests.fuzz import by_coverage, worker
 from tests.fuzz.guard import LIMIT_S
 
 FOLDER = Path("runs") / "fuzz"
-STARTING_S = 300.0
-"""The engine may have to be compiled first."""
+STARTING_S = 1_200.0
+"""The engine may have to be compiled first, on a machine that is busy."""
 
 
 def main() -> int:
@@ -28,6 +28,7 @@ def main() -> int:
         worker.run(options.only, options.seconds, options.seed, FOLDER)
         return 0
     FOLDER.mkdir(parents=True, exist_ok=True)
+    _say(f'seed {options.seed}: ARGS="--seconds {options.seconds:g} --seed {options.seed}"')
     names = [*worker.NAMES, *(f"atheris: {name}" for name in by_coverage.NAMES)]
     share_s = options.seconds / len(names)
     tried = failed = 0
@@ -35,12 +36,14 @@ def main() -> int:
         if name.startswith("atheris") and not by_coverage.is_installed():
             _say("atheris is not installed (pip install atheris): hypothesis alone")
             break
-        counts = (
-            by_coverage.fuzz(name.removeprefix("atheris: "), share_s, options.seed, FOLDER)
-            if name.startswith("atheris")
-            else _hypothesis(name, share_s, options.seed)
-        )
-        _say(f"{name}: inputs tried {counts[0]:,}, failures {counts[1]}")
+        reached = ""
+        if name.startswith("atheris"):
+            found = by_coverage.fuzz(name.removeprefix("atheris: "), share_s, options.seed, FOLDER)
+            counts = found.tried, found.failures
+            reached = f", branches {found.branches_before:,} -> {found.branches:,}"
+        else:
+            counts = _hypothesis(name, share_s, options.seed)
+        _say(f"{name}: inputs tried {counts[0]:,}, failures {counts[1]}{reached}")
         tried, failed = tried + counts[0], failed + counts[1]
     _say(f"inputs tried {tried:,}, failures {failed}")
     return int(failed > 0)

@@ -206,14 +206,15 @@ def _add_known_key(draw: st.DrawFn, table: Any, found: list[tuple[Any, ...]]) ->
 
 def toml(document: Document) -> str:
     """The document as TOML, a key a line."""
-    return "".join(f"{_text(str(key))} = {_toml(value)}\n" for key, value in document.items())
+    return "".join(f"{_text(str(key))} = {toml_value(value)}\n" for key, value in document.items())
 
 
-def _toml(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """A value as TOML."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_text(str(k))} = {_toml(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{_text(str(k))} = {toml_value(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_toml, value)) + "]"
+        return "[" + ", ".join(map(toml_value, value)) + "]"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):

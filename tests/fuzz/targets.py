@@ -19,6 +19,7 @@ from agents.saved_policy import DESCRIPTION, TENSORS, LoadError
 from dlb_gym.envs import DLBEnv, DLBVectorEnv
 from dlb_gym.evaluation import RESULTS, Result, canonical_json, run_all
 from dlb_gym.network import NetworkError, load_rtt_csv
+from dlb_gym.pettingzoo import DLBParallelEnv, parallel_env
 from dlb_gym.rates import offered_rate_rps
 from dlb_gym.report import write_report
 from dlb_gym.runs import Run
@@ -33,6 +34,7 @@ from dlb_gym.scenario_source import (
 from dlb_gym.trace import describe_trace, load_trace
 from dlb_gym.trace_file import TraceError
 from tests.fuzz import files
+from tests.fuzz.command_line import check_command_line, command_lines
 from tests.fuzz.documents import (
     EVERYTHING,
     SCALARS,
@@ -51,6 +53,7 @@ from tests.fuzz.policies import description, put_policy, weights, with_hash
 MOST_WORK = 300_000
 """Requests of a warm-up and reports of all cells that an input may cost to play."""
 STEPS = 3
+_LONG = SMALL | {"horizon_s": 1e4}
 LOADING = (ScenarioError, TraceError, NetworkError)
 
 
@@ -159,17 +162,44 @@ def check_keywords(keywords: Any, folder: Path) -> None:
 
 @cache
 def _env() -> DLBEnv:
-    return DLBEnv(SMALL | {"horizon_s": 1e4})
+    return DLBEnv(_LONG)
+
+
+@cache
+def _shared_env() -> DLBParallelEnv:
+    return parallel_env(_LONG)
 
 
 def check_action(action: Any, folder: Path) -> None:
-    env = _env()
-    if not env.unwrapped._running:  # type: ignore[attr-defined]
+    """Of all roots at once, and of one agent a root: both are refused, or do the same."""
+    env, shared = _env(), _shared_env()
+    if not shared.agents:
         env.reset(seed=0)
+        shared.reset(seed=0)
+    joint, parts = _both(action, shared.agents)
+    done: list[tuple[Any, float]] = []
     with named(ValueError, says="action"):
-        observation, reward, *_ = env.step(action)
+        observation, reward, *_ = env.step(joint)
+        done.append((observation, float(reward)))
+    with named(ValueError, says="action"):
+        _, rewards, *_ = shared.step(parts)
+        done.append((shared.state(), *set(rewards.values())))
+    assert len(done) != 1, "one face refuses what another one takes"
+    for observation, reward in done:
         assert np.isfinite(observation).all()
         assert np.isfinite(reward)
+        np.testing.assert_array_equal(observation, done[0][0])
+        assert reward == done[0][1]
+
+
+def _both(action: Any, agents: Sequence[str]) -> tuple[Any, Any]:
+    """The action of all roots, and that of every agent; the same thing where it is neither."""
+    if isinstance(action, dict) and set(action) == set(agents):
+        return [action[name] for name in agents], action
+    is_array = isinstance(action, list) or (isinstance(action, np.ndarray) and action.ndim > 0)
+    if is_array and len(action) == len(agents):
+        return action, dict(zip(agents, action, strict=True))
+    return action, action
 
 
 @cache
@@ -286,10 +316,20 @@ _NUMBER_ARRAYS = st.sampled_from(
      np.zeros((2, 2), "datetime64[s]"), np.zeros((2, 2, 1)), np.array(5), np.zeros((2, 2), bool),
      np.full((2, 2), 2**64 - 1, np.uint64), np.zeros((2, 2), [("a", float)])]
 )  # fmt: skip
+_ROWS = st.one_of(
+    st.lists(st.floats(-2.0, 2.0), min_size=2, max_size=2),
+    st.lists(SCALARS, min_size=2, max_size=2),
+    st.sampled_from([np.ones(2, np.float32), np.ones(3), np.array([0.0, np.nan]), None, 5]),
+)
+_AGENTS = st.sampled_from(["root_0", "root_1", "root_2", "", 0, None, ("root_0",)])
 _ACTIONS = st.one_of(
-    _NUMBER_ARRAYS, st.lists(st.lists(SCALARS, min_size=2, max_size=2), min_size=2, max_size=2),
-    VALUES, st.none(),
-)  # fmt: skip
+    _NUMBER_ARRAYS,
+    st.lists(_ROWS, min_size=2, max_size=2),
+    st.fixed_dictionaries({"root_0": _ROWS, "root_1": _ROWS}),
+    st.dictionaries(_AGENTS, _ROWS, max_size=3),
+    VALUES,
+    st.none(),
+)
 
 
 @st.composite
@@ -317,4 +357,5 @@ TARGETS = (
     Target("action", _ACTIONS, check_action, 100),
     Target("policy", policies(), check_policy_files, 60),
     Target("result", st.deferred(_results), check_result, 60),
+    Target("command line", command_lines(), check_command_line, 30),
 )  # fmt: skip

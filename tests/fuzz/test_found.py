@@ -7,9 +7,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 import pytest
 
+import train
 from dlb_gym.envs import DLBEnv
 from dlb_gym.evaluation import RESULTS, run_all
 from dlb_gym.network import NetworkError, load_rtt_csv
@@ -218,6 +220,67 @@ def test_what_lies_in_the_place_of_a_result_is_named(tmp_path: Path, kind: str) 
         os.mkfifo(path)
     with pytest.raises(ValueError, match=f"{run.digest}.json is no file"):
         run_all([run], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--set", "outage=" + "[" * 5_000), "the value is not TOML: maximum recursion depth"),
+        (("--set", "horizon_s=" + "9" * 5_000), "the value is not TOML: Exceeds the limit"),
+        (("--set", "horizon_s=" + " " * 50_000), "has 50,010 characters; at most 20,000 are read"),
+        (("--set", "horizon_s=1\nwarmup_s = 2"), "holds more than one key; repeat --set"),
+        (("--seeds", "1000000000"), "--seeds = 1,000,000,000 must be at most 10,000"),
+        (("--name", "a" * 201), "take at most 200 bytes"),
+        (("--policies", "sys:getrefcount"), "policy 'sys:getrefcount' does not take {}"),
+        (("--policies", ".x:y"), "policy = '.x:y' must be"),
+        (("--policies", "\udcff:x"), "cannot be imported"),
+        (("--first-seed", str(2**63)), f"seed = {2**63} must be at most {2**63 - 1}"),
+        (("--policies", "a\0/"), "'a\\x00' holds no learned policy"),
+        (("--name", "\u00e9" * 101), "take at most 200 bytes"),
+    ],
+)  # fmt: skip
+def test_a_hostile_command_line_is_refused_in_one_line_and_leaves_nothing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert train.main(["evaluate", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert message in said
+    assert said.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_there_are_no_more_processes_than_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def parallel(n_jobs: int, return_as: str) -> Any:
+        asked.append(n_jobs)
+        return lambda calls: (function(*given) for function, given, _ in calls)
+
+    monkeypatch.setattr(joblib, "Parallel", parallel)
+    scenario = override(scenario_from_dict(SMALL), {"warmup_s": 0.1, "horizon_s": 0.1})
+    runs = [Run("baselines.static:CapacitySplit", scenario=scenario, seed=seed) for seed in (1, 9)]
+    assert len(run_all(runs, tmp_path, jobs=10**9)) == 2
+    assert asked == [2]
+
+
+def test_a_scenario_of_the_longest_name_has_a_folder_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    quick = ["--seeds", "1", "--settle", "0", "--policies", "capacity"]
+    for last in (1, 2):
+        path = tmp_path / f"{'x' * 240}{last}.toml"
+        path.write_text(f'base = "global_six"\nwarmup_s = 0.1\nhorizon_s = 0.{last}\n')
+        assert train.main(["evaluate", "--scenario", str(path), *quick]) == 0
+    assert len(list((tmp_path / "runs").iterdir())) == 2
 
 
 def test_the_engine_is_reached_by_finite_numbers_alone() -> None:

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from dlb_gym import calibration
 from tests.fuzz.guard import time_limit
 from tests.fuzz.targets import TARGETS, Target
+from tests.fuzz.worker import ROUND, Report, run_round
 
 
 @pytest.fixture(autouse=True)
@@ -33,3 +34,18 @@ def test_hostile_input_is_used_correctly_or_refused_by_name(target: Target, tmp_
             target.check(hostile, tmp_path)
 
     hold()
+
+
+def inputs_of(seed: int, folder: Path) -> list[str]:
+    """What a worker tries first."""
+    tried: list[str] = []
+    target = TARGETS[-1]._replace(check=lambda hostile, folder: tried.append(repr(hostile)))
+    run_round(target, seed, folder, Report(folder, "seeds"), set())
+    return tried
+
+
+def test_a_seed_gives_the_same_inputs_again_and_another_seed_others(tmp_path: Path) -> None:
+    first, again, others = (inputs_of(seed, tmp_path) for seed in (1, 1, 2))
+    assert first == again
+    assert len(set(first)) > ROUND // 2
+    assert len(set(first) & set(others)) < ROUND // 4

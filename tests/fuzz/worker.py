@@ -79,7 +79,7 @@ def run(name: str, seconds: float, first_seed: int, folder: Path) -> None:
         end = time.monotonic() + seconds
         number = first_seed
         while time.monotonic() < end:
-            _round(target, number, Path(scratch), report, known)
+            run_round(target, number, Path(scratch), report, known)
             number += 1
 
 
@@ -90,7 +90,7 @@ def _bound_memory() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
-def _round(target: Target, number: int, scratch: Path, report: Report, known: set[str]) -> None:
+def run_round(target: Target, number: int, scratch: Path, report: Report, known: set[str]) -> None:
     """Inputs of one seed; of a failure that is not known, the smallest is kept."""
     failure: list[tuple[str, str]] = []
 
