@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import resource
+import statistics
 import time
 from typing import NamedTuple
 
@@ -25,6 +26,9 @@ from dlb_gym.simulator import Simulator
 WARM_S = 3.0
 MEASURED_REQUESTS, MEASURED_STEPS = 200_000, 10
 """At least so many of both are counted."""
+ROUNDS = 3
+LIMIT = 3.0
+"""Of a request's cost in the last fleet over that in the first."""
 
 
 class Fleet(NamedTuple):
@@ -90,8 +94,23 @@ def request_ns(scenario: Scenario) -> tuple[float, int]:
     return spent_ns / counted, counted
 
 
-def main() -> None:
-    """Prints a line a fleet, its cost over the reference's, and the memory of the largest."""
+def verdict(ratios: list[float]) -> tuple[str, bool]:
+    """A line on the median of the rounds' ratios, and whether it is within the limit."""
+    ratio = statistics.median(ratios)
+    kept = ratio <= LIMIT
+    return (
+        f"  the last over the first, median of {len(ratios)} rounds that take turns: "
+        f"{ratio:.2f} x ({min(ratios):.2f} to {max(ratios):.2f}); "
+        f"limit {LIMIT:.2f} x: {'kept' if kept else 'MISSED'}"
+    ), kept
+
+
+def main() -> int:
+    """Prints a line a fleet, its cost over the first's, the peak memory, and the verdict.
+
+    Returns:
+        Exit status: 1 if the last fleet costs more than the limit.
+    """
     print("Scale, CPU time of a request against the fleet (one row):")
     six_ns = 0.0
     for fleet in FLEETS:
@@ -106,4 +125,8 @@ def main() -> None:
             flush=True,
         )
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"  peak memory {peak_mib:,.0f} MiB")
+    print(f"  peak memory {peak_mib:,.0f} MiB", flush=True)
+    first, last = fleet_scenario(FLEETS[0]), fleet_scenario(FLEETS[-1])
+    line, kept = verdict([request_ns(last)[0] / request_ns(first)[0] for _ in range(ROUNDS)])
+    print(line)
+    return 0 if kept else 1

@@ -105,8 +105,9 @@ class DLBParallelEnv(ParallelEnv):  # type: ignore[misc]
         scenario = self._task.scenarios[0]
         roots = () if scenario is None else scenario.roots
         self.agents = self.possible_agents[: len(roots)]
+        start = self._task.start_info(0)
         infos = {
-            name: {"root": root.name, **self._task.start_info(0)}
+            name: {"root": root.name, **start}
             for name, root in zip(self.agents, roots, strict=True)
         }
         return self._parts(), infos
@@ -132,13 +133,13 @@ class DLBParallelEnv(ParallelEnv):  # type: ignore[misc]
         step = self._task.step_actions(self._joint(actions))
         self._observation = step.observation[0]
         reward, ended = float(step.reward[0]), bool(step.truncated[0])
-        agents = self.agents
+        agents, info = self.agents, self._task.step_info(step, 0)
         result = (
             self._parts(),
             dict.fromkeys(agents, reward),
             dict.fromkeys(agents, False),
             dict.fromkeys(agents, ended),
-            {name: self._task.step_info(step, 0) for name in agents},
+            {name: {key: part.copy() for key, part in info.items()} for name in agents},
         )
         if ended:
             self.agents = []

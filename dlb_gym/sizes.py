@@ -8,7 +8,6 @@ second, and for 200 cells, 10,000 servers and a million requests a second over a
 from __future__ import annotations
 
 import math
-from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
@@ -16,15 +15,14 @@ from numpy.typing import NDArray
 
 from dlb_gym.autoscaler import Scaler
 from dlb_gym.disturbances import Disturbances
-from dlb_gym.engine import extras, layout
+from dlb_gym.engine import ExtraSizes, extras, layout
 from dlb_gym.engine.affinity import cache_slots, map_rows
-from dlb_gym.mechanism_rows import late_by_s, uses_mechanisms
-from dlb_gym.mechanisms import Affinity, Telemetry
+from dlb_gym.mechanism_rows import late_by_s, sizes_for, uses_mechanisms
 from dlb_gym.observation import FIELDS
 from dlb_gym.rates import demand_shares, offered_rate_rps, one_way_s
 from dlb_gym.scenario import DemandProfile, Scenario
 from dlb_gym.scenario_source import ScenarioError
-from dlb_gym.server_design import ContinuousBatching, Disaggregated
+from dlb_gym.server_design import Disaggregated
 from dlb_gym.session_requests import LONGEST_MEANS
 from dlb_gym.sessions import turn_moments
 from dlb_gym.trace import load_trace
@@ -92,11 +90,9 @@ def axes_of(scenario: Scenario, disturbances: Disturbances) -> Axes:
     Raises:
         TraceError: The scenario's trace cannot be used.
     """
-    design, affinity = scenario.server, scenario.affinity or Affinity(kind="none")
+    design = scenario.server
     scaler = None if scenario.autoscaler is None else Scaler(scenario)
-    sessions = scenario.demand.has_sessions
-    extra = uses_mechanisms(scenario)
-    telemetry = scenario.telemetry or Telemetry(leaf_replicas=1, root_replicas=1)
+    extra = sizes_for(scenario, disturbances, ExtraSizes(*[1] * len(ExtraSizes._fields)))
     tau_s = float(np.nanmax(one_way_s(scenario)))
     late_s = tau_s + late_by_s(scenario, disturbances)
     ahead_s = max(0.5 * CHUNK_S, scenario.control_interval_s) + CHUNK_S
@@ -112,12 +108,12 @@ def axes_of(scenario: Scenario, disturbances: Disturbances) -> Axes:
             2 if scaler is None else scaler.most_changes,
         ),
         probes=1 << (math.ceil(late_s / scenario.probe_interval_s) + 2).bit_length(),
-        leaves=telemetry.leaf_replicas if extra else 0,
-        windows=_most_windows(disturbances),
-        map_sessions=affinity.map_sessions if sessions else 0,
-        cache_sessions=affinity.cache_sessions if sessions else 0,
-        max_batch=design.max_batch if isinstance(design, ContinuousBatching) else 1,
-        columns=len(SESSION_COLUMNS if sessions else COLUMNS),
+        leaves=extra.leaves if uses_mechanisms(scenario) else 0,
+        windows=extra.windows,
+        map_sessions=extra.map_sessions,
+        cache_sessions=extra.cache_sessions,
+        max_batch=extra.max_batch,
+        columns=len(SESSION_COLUMNS if scenario.demand.has_sessions else COLUMNS),
         ahead=max(_requests(scenario, disturbances, ahead_s)),
         chunk=sum(_requests(scenario, disturbances, CHUNK_S)),
         kept=offered_rate_rps(scenario) * (_longest_session_s(scenario) + CHUNK_S)
@@ -282,11 +278,6 @@ def _peak_s(profile: DemandProfile, span_s: float) -> float:
 def _longest_session_s(scenario: Scenario) -> float:
     sessions = scenario.demand.sessions
     return 0.0 if sessions is None else LONGEST_MEANS * sessions.mean_turns * sessions.gap_s
-
-
-def _most_windows(disturbances: Disturbances) -> int:
-    arcs = Counter((window.root, window.cell) for window in disturbances.windows)
-    return max(arcs.values(), default=1)
 
 
 def _gib(count: float) -> str:

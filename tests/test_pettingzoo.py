@@ -143,7 +143,23 @@ def test_the_reward_is_common_and_the_horizon_truncates_all_at_once() -> None:
             assert ("metrics" in info) == (step == STEPS)
     assert env.agents == []
     assert infos["root_0"]["metrics"] == pytest.approx(env.metrics(), rel=0, abs=0, nan_ok=True)
-    assert infos["root_0"] is not infos["root_1"]
+
+
+def test_an_agents_info_is_its_own_though_metrics_are_computed_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    env, rng = of_cells(10, max_episode_steps=1), np.random.default_rng(0)
+    env.reset(seed=0)
+    summary, computed = env._task.summary, []
+    monkeypatch.setattr(env._task, "summary", lambda r: computed.append(r) or summary(r))
+    *_, infos = env.step(drawn(env, rng))
+    assert computed == [0]
+    others = {name: repr(info) for name, info in infos.items() if name != "root_0"}
+    infos["root_0"]["metrics"].clear()
+    infos["root_0"]["reward_terms"].clear()
+    infos["root_0"].clear()
+    assert {name: repr(infos[name]) for name in others} == others
+    assert len(others) == 9
 
 
 def test_a_limit_below_the_horizon_ends_the_episode_there() -> None:
@@ -220,6 +236,14 @@ def test_wrong_actions_change_nothing(kind: str) -> None:
     assert one[1:4] == two[1:4]
     for agent in env.agents:
         assert one[0][agent].tobytes() == two[0][agent].tobytes()
+
+
+@pytest.mark.parametrize("actions", [None, [], np.ones((2, 10))])
+def test_actions_that_are_no_dictionary_are_refused(actions: Any) -> None:
+    env = of_cells(2)
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match=r"^actions = '.*' must be a dictionary from agents to ac"):
+        env.step(actions)
 
 
 def test_no_step_goes_before_a_reset_or_after_the_end() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tracemalloc
 from typing import Any
 
@@ -18,9 +19,10 @@ from dlb_gym.rates import nominal_rates_rps, offered_rate_rps
 from dlb_gym.scenario import Scenario
 from dlb_gym.scenario_source import ScenarioError, load_scenario, override
 from dlb_gym.simulator import Simulator
-from dlb_gym.sizes import axes_of, bytes_of
+from dlb_gym.sizes import Axes, axes_of, bytes_of, require_length, require_room
 
 LITTLE_BYTES = 2**26
+STAGES = ("prefill", "decode")
 
 
 def fleet(cells: int, servers: int, rate_rps: float, **changes: Any) -> Scenario:
@@ -164,12 +166,120 @@ def test_sizes_that_nobody_means_are_refused_before_they_are_taken(
         tracemalloc.stop()
 
 
+@pytest.mark.parametrize(
+    ("axes", "message"),
+    [
+        (
+            Axes(20_000, 20_000),
+            "arcs between 20,000 roots and 20,000 cells: use fewer roots and cells",
+        ),
+        (
+            Axes(6, 6, probes=2**31),
+            "2,147,483,648 reports of each cell under way, with counts of 6 roots: lengthen "
+            "probe_interval_s, or shorten latencies, disturbances' extra_s, telemetry.turn_s or "
+            "control_interval_s",
+        ),
+        (
+            Axes(6, 6, servers=10**7, slots=1_000),
+            "6 cells x 10,000,000 servers with 1 places: lower servers, server.queue_limit or "
+            "telemetry.leaf_replicas",
+        ),
+        (
+            Axes(6, 6, changes=10**9),
+            "1,000,000,000 changes in each cell's schedule: lengthen autoscaler.interval_s, "
+            "shorten horizon_s or use fewer disturbances",
+        ),
+        (
+            Axes(6, 6, cache_sessions=10**9, map_sessions=10),
+            "sessions that are remembered: lower affinity.cache_sessions and map_sessions",
+        ),
+        (
+            Axes(6, 6, ahead=1e10),
+            "1e+10 requests of the busiest root drawn ahead, with room for as many at each of 6 "
+            "roots: lower demand.utilisation or servers, shorten control_interval_s or "
+            "demand.profile's synchronised_period_s, or spread the roots' demand",
+        ),
+        (
+            Axes(6, 6, kept=1e10),
+            "1e+10 requests of sessions that go on: shorten demand.sessions.gap_s or mean_turns, "
+            "or lower demand.utilisation",
+        ),
+        (
+            Axes(6, 6, under_way=1e10),
+            "requests in 6 cells and 1e+10 under way: lower server.queue_limit, servers or "
+            "demand.utilisation, or shorten latencies, control_interval_s or demand.profile's "
+            "synchronised_period_s",
+        ),
+    ],
+)
+def test_what_takes_most_is_named_with_the_keys_that_make_it_smaller(
+    axes: Axes, message: str
+) -> None:
+    with pytest.raises(ScenarioError) as raised:
+        require_room("a batch", axes)
+    told = str(raised.value)
+    assert re.match(r"a batch would take about [\d,.]+ GiB of memory in 1 row; at most 16", told)
+    assert told.endswith(f" GiB are for {message}")
+    with pytest.raises(ScenarioError) as raised:
+        require_room("a batch", axes, rows=3)
+    assert "GiB of memory in 3 rows; at most 16.0 GiB are allowed. " in str(raised.value)
+    assert str(raised.value).endswith(f" GiB are for {message}, or make fewer rows")
+
+
+@pytest.mark.parametrize(
+    ("system", "changes", "message"),
+    [
+        (
+            "fleet",
+            {"horizon_s": 9e8, "warmup_s": 0.0, "control_interval_s": 1e3},
+            "makes 1.8e+09 spans of 10 s x 20 roots, in an episode of 9e+08 s (warm-up, settling "
+            "and horizon); at most 1e+09 are possible: shorten horizon_s, or use fewer roots",
+        ),
+        (
+            "fleet",
+            {"horizon_s": 9e8, "warmup_s": 0.0, "control_interval_s": 1e3, "demand.utilisation": 9},
+            "makes 1.01e+12 requests at 1.12e+03 a second, in an episode of 9e+08 s (warm-up, "
+            "settling and horizon); at most 1e+12 are possible: shorten horizon_s, or lower "
+            "demand.utilisation or servers",
+        ),
+        (
+            "global_six",
+            {"demand.sessions": {"gap_s": 1e7, "mean_turns": 10.0}},
+            "spans of 10 s x 6 roots before its start, from which sessions last, in an episode of "
+            "80 s (warm-up, settling and horizon); at most 1e+06 are possible: shorten "
+            "demand.sessions.gap_s or mean_turns",
+        ),
+        (
+            "global_six",
+            {
+                "demand.sessions": {},
+                **{f"cells.{i}.{s}_s_per_token": 1e-9 for i in range(6) for s in STAGES},
+            },
+            "sessions that start at one root within 10 s, in an episode of 80 s (warm-up, settling "
+            "and horizon); at most 1.68e+07 are possible: lower demand.utilisation, or spread the "
+            "roots' demand",
+        ),
+    ],
+)
+def test_episodes_of_too_many_events_are_named_with_the_keys_that_make_them_fewer(
+    system: str, changes: dict[str, Any], message: str
+) -> None:
+    """20 roots of 9e8 s are 1.8e9 spans; 20 cells of 5 servers get 125 a second at 100 %."""
+    scenario = fleet(20, 5, 100.0) if system == "fleet" else load_scenario(system)
+    with pytest.raises(ScenarioError) as raised:
+        require_length(override(scenario, {"probe_interval_s": 10.0, **changes}))
+    assert str(raised.value).startswith(f"scenario {system!r} makes ")
+    assert str(raised.value).endswith(message)
+
+
 def test_ten_thousand_cells_are_refused_before_they_take_memory() -> None:
     place = {"region": "us-east4"}
     cells = [place | {"name": f"p{i}", "servers": 1} for i in range(10_000)]
     tracemalloc.start()
     try:
-        with pytest.raises(ScenarioError, match="'cells' has 10,000 entries; at most 1,000"):
+        with pytest.raises(
+            ScenarioError, match="10,000 entries; at most 1,000 are possible: leave some out"
+        ):
             load_scenario({"base": "global_six", "cells": cells})
         assert tracemalloc.get_traced_memory()[1] < LITTLE_BYTES
     finally:
