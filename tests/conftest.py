@@ -1,4 +1,4 @@
-"""Which tests take long, and which are small enough for kernels that run as plain Python."""
+"""Which tests take long."""
 
 from __future__ import annotations
 
@@ -32,14 +32,6 @@ SLOW = (
     "test_train",
 )
 """Folders and modules that `make test-fast` leaves out."""
-INTERPRETED = (
-    "parity/test_mechanism_reference",
-    "parity/test_engine_reference",
-    "test_affinity",
-    "test_faults",
-    "test_observation",
-)
-"""Those that `make coverage` also runs with the kernels as plain Python."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -48,5 +40,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         place = item.path.relative_to(TESTS).with_suffix("").as_posix()
         if place.startswith(SLOW):
             item.add_marker(pytest.mark.slow)
-        if place.startswith(INTERPRETED):
-            item.add_marker(pytest.mark.interpreted)
