@@ -254,10 +254,10 @@ def _require_counts(seeds: int, jobs: int) -> None:
     """Refuses counts now that would be refused after the training."""
     for key, value in (("seeds", seeds), ("jobs", jobs)):
         if value < 1:
-            raise ValueError(f"--{key} = {value} must be at least 1")
+            raise ValueError(f"--{key} {value} must be at least 1")
     if seeds > MOST_SEEDS:
         raise ValueError(
-            f"--seeds = {seeds:,} must be at most {MOST_SEEDS:,}; compare in parts, each with a "
+            f"--seeds {seeds:,} must be at most {MOST_SEEDS:,}; compare in parts, each with a "
             "--name and seeds of its own"
         )
 

@@ -178,7 +178,11 @@ def test_help_is_quick_to_load_and_names_the_options(tmp_path: Path) -> None:
         (("--trace", "none.csv"), "does not exist"),
         (("--rtt", "none.csv"), "none.csv"),
         (("--seeds", "0"), "--seeds 0 must be at least 1"),
-        (("--seeds", "10001"), "--seeds = 10,001 must be at most 10,000"),
+        (
+            ("--seeds", "10001"),
+            "--seeds 10,001 must be at most 10,000; compare in parts, each with a --name and "
+            "seeds of its own",
+        ),
         (
             ("--set", "horizon_s=" + "1" * 20_000),
             " has 20,010 characters; at most 20,000 are read: write a scenario file",

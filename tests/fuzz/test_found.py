@@ -229,7 +229,7 @@ def test_what_lies_in_the_place_of_a_result_is_named(tmp_path: Path, kind: str) 
         (("--set", "horizon_s=" + "9" * 5_000), "the value is not TOML: Exceeds the limit"),
         (("--set", "horizon_s=" + " " * 50_000), "has 50,010 characters; at most 20,000 are read"),
         (("--set", "horizon_s=1\nwarmup_s = 2"), "holds more than one key; repeat --set"),
-        (("--seeds", "1000000000"), "--seeds = 1,000,000,000 must be at most 10,000"),
+        (("--seeds", "1000000000"), "--seeds 1,000,000,000 must be at most 10,000"),
         (("--name", "a" * 201), "take at most 200 bytes"),
         (("--policies", "sys:getrefcount"), "policy 'sys:getrefcount' does not take {}"),
         (("--policies", ".x:y"), "policy = '.x:y' must be"),
