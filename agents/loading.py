@@ -20,9 +20,10 @@ from agents.run_folders import CHECKPOINTS, latest_checkpoint, owner_of
 from agents.saved_policy import DESCRIPTION, MEAN, TENSORS, VARIANCE, SavedPolicy, read_policy
 from agents.saved_policy import LoadError as LoadError
 from dlb_gym.actions import to_routing
+from dlb_gym.decision import Decision
 from dlb_gym.input_files import InputFileError, input_path
 from dlb_gym.messages import shown
-from dlb_gym.policy import Decision, Information, Policy, TaskSpec
+from dlb_gym.policy import Information, Policy, TaskSpec
 
 
 def load(path: str | Path, name: str | None = None) -> LearnedPolicy:

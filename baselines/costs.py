@@ -16,8 +16,8 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from dlb_gym.decision import Array
 from dlb_gym.latency_model import LatencyModel, OperatingPoint
-from dlb_gym.policy import Array
 from dlb_gym.scenario_checks import nearest_key
 
 CostName = Literal["rif", "latency", "gradient"]

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baselines.costs import cost, cost_slope, latency_model, require_cost
-from dlb_gym.policy import Decision, Information, Policy, split_ties
+from dlb_gym.decision import Decision
+from dlb_gym.policy import Information, Policy, split_ties
 from dlb_gym.reductions import ordered_sum
 
 

@@ -7,8 +7,9 @@ from numpy.typing import NDArray
 
 from baselines.costs import Fields, cost, cost_slope, latency_model, require_cost
 from baselines.static import CapacitySplit
+from dlb_gym.decision import Array, Decision, Mask
 from dlb_gym.latency_model import step_size
-from dlb_gym.policy import Array, Decision, Information, Mask, project_to_simplex
+from dlb_gym.policy import Information, project_to_simplex
 
 MAX_MOVE = 0.1
 STEADY_KNEES = 1.5

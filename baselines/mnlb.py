@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from baselines.costs import Fields
 from baselines.mnlb_program import least_network_latency
-from dlb_gym.policy import Array, Decision, Information, Mask, Policy, TaskSpec, proportional
+from dlb_gym.decision import Array, Decision, Mask
+from dlb_gym.policy import Information, Policy, TaskSpec, proportional
 
 HEADROOM = 0.85
 PERIOD_S = 10.0

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 from scipy.sparse import coo_array
 
-from dlb_gym.policy import Array, Mask, proportional
+from dlb_gym.decision import Array, Mask
+from dlb_gym.policy import proportional
 from dlb_gym.reductions import ordered_sum
 
 OVERFLOW_PRICE = 1e3

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baselines.costs import Fields
-from dlb_gym.policy import Array, Decision, Information, Mask, Policy, TaskSpec, proportional
+from dlb_gym.decision import Array, Decision, Mask
+from dlb_gym.policy import Information, Policy, TaskSpec, proportional
 
 
 class WeightedRandom(Policy):

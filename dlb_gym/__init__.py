@@ -25,7 +25,7 @@ _HOMES = {
     "DLBParallelEnv": "dlb_gym.pettingzoo",
     "DLBVecEnv": "dlb_gym.sb3",
     "DLBVectorEnv": "dlb_gym.envs",
-    "Decision": "dlb_gym.policy",
+    "Decision": "dlb_gym.decision",
     "Observation": "dlb_gym.observation",
     "Policy": "dlb_gym.policy",
     "Scenario": "dlb_gym.scenario",

@@ -70,6 +70,7 @@ def rollout(runs: Sequence[Run]) -> list[Result]:
     task = Task(first.source(), len(runs))
     observation = task.reset(seeds=[run.seed for run in runs])
     policy.reset(task.spec, len(runs), first.seed)
+    policy.reveal([task.simulator.workload(r) for r in range(len(runs))])
     timelines = _play(task, policy, observation, runs)
     in_system = [task.summary(r)["in_system_at_end"] for r in range(len(runs))]
     task.drain()

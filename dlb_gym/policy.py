@@ -8,21 +8,20 @@ a bit of a decision.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dlb_gym.decision import Array, Decision, Mask
 from dlb_gym.observation import Observation
 from dlb_gym.reductions import ordered_sum
+from dlb_gym.workload import Workload
 
-Information = Literal["static", "local", "central"]
+Information = Literal["static", "local", "central", "oracle"]
 Encoding = Literal["weights", "logits"]
-Array = NDArray[np.float64]
-Mask = NDArray[np.bool_]
-
-SIMPLEX_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -42,43 +41,14 @@ class TaskSpec:
     action: Encoding = "weights"
 
 
-@dataclass(frozen=True)
-class Decision:
-    """What every root does until the next decision. All arrays float64 (n, roots, cells).
-
-    Attributes:
-        routing: Routing matrix: rows on the simplex, zero off the arcs.
-        base: For `score` dispatch, with `slope`: each request goes to the cell with the least
-            base + slope x (this root's requests sent there since the decision).
-        slope: See `base`.
-        aversion_spent: The routing deals with the aversion rates itself; else roots move averted
-            mass to a row's other cells (see `engine/aversion.py`).
-
-    Raises:
-        ValueError: Neither or both forms are given.
-    """
-
-    routing: Array | None = None
-    base: Array | None = None
-    slope: Array | None = None
-    aversion_spent: bool = False
-
-    def __post_init__(self) -> None:
-        given = tuple(array is not None for array in (self.routing, self.base, self.slope))
-        if given not in {(True, False, False), (False, True, True)}:
-            raise ValueError(
-                "a Decision holds either routing, or base and slope; given (routing, base, slope): "
-                f"{given}"
-            )
-
-
 class Policy(ABC):
     """Base of every policy.
 
     Attributes:
         name: Label in results.
         information: `static`: decides once, from an episode's first observation. `local`: row i of
-            the decision depends on row i of the observation. `central`: anything else.
+            the decision depends on row i of the observation. `central`: on other rows too.
+            `oracle`: on what nobody could know, which `reveal` tells.
     """
 
     name: str
@@ -113,6 +83,13 @@ class Policy(ABC):
 
     def restart(self, rows: Mask) -> None:  # noqa: B027 - a policy without memory has nothing to do
         """Forget the past of the rows whose episode starts anew, shape (n,)."""
+
+    def reveal(self, workloads: Sequence[Workload]) -> None:  # noqa: B027 - for oracles alone
+        """What the rows' episodes will be, before the first decision; for `oracle` policies.
+
+        Args:
+            workloads: Scenario, rates and disturbances of every row.
+        """
 
     @abstractmethod
     def act(self, observation: NDArray[np.float32]) -> Decision:
@@ -263,46 +240,3 @@ def split_ties(cost: Array, admissible: Mask) -> Array:
     tied = admissible & (cost == least)
     shares: Array = tied / np.maximum(np.count_nonzero(tied, axis=-1, keepdims=True), 1)
     return shares
-
-
-def check_decision(decision: Decision, admissible: Mask) -> None:
-    """Refuse a decision that no root could carry out.
-
-    Args:
-        decision: The decision.
-        admissible: Arcs, boolean, shape (n, roots, cells). Roots without any are padding.
-
-    Raises:
-        ValueError: Wrong shape or type, NaN or infinity, or a routing row that is off the simplex
-            (1e-6) or not zero off its arcs; names the replication and the root.
-    """
-    if decision.routing is None:
-        _check_array("base", decision.base, admissible)
-        _check_array("slope", decision.slope, admissible)
-        return
-    routing = _check_array("routing", decision.routing, admissible)
-    _refuse(routing < 0.0, "routing", "has a negative share", "clip and normalise it")
-    stray = ~admissible & (routing != 0.0)
-    _refuse(stray, "routing", "sends to a cell that is no arc", "mask it with `admissible`")
-    total = ordered_sum(routing)
-    expected = admissible.any(axis=-1)
-    off = np.abs(total - expected) > SIMPLEX_TOLERANCE
-    rule = f"does not sum to 1 within {SIMPLEX_TOLERANCE:g}"
-    _refuse(off, "routing", rule, "normalise it (`proportional`, `project_to_simplex`)")
-
-
-def _check_array(name: str, array: Array | None, admissible: Mask) -> Array:
-    if array is None or array.shape != admissible.shape or array.dtype != np.float64:
-        found = "nothing" if array is None else f"{array.dtype} of shape {array.shape}"
-        raise ValueError(
-            f"{name} must be float64 of shape (replications, roots, cells) = {admissible.shape}; "
-            f"got {found}"
-        )
-    _refuse(~np.isfinite(array), name, "holds NaN or infinity", "make every entry finite")
-    return array
-
-
-def _refuse(bad: Mask, name: str, fault: str, remedy: str) -> None:
-    if bad.any():
-        replication, root = np.argwhere(bad)[0][:2]
-        raise ValueError(f"{name} of replication {replication}, root {root} {fault}; {remedy}")

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from dlb_gym.decision import Array, check_decision
 from dlb_gym.observation import Observation
-from dlb_gym.policy import Array, Policy, TaskSpec, check_decision
+from dlb_gym.policy import Policy, TaskSpec
 
 Fields = dict[str, Array]
 

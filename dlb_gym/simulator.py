@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from dlb_gym import accounts, engine
 from dlb_gym.autoscaler import Scaler
 from dlb_gym.calibration import latency_parameters
+from dlb_gym.decision import Decision
 from dlb_gym.engine import extras, layout, memory
 from dlb_gym.measurements import Measurements
 from dlb_gym.mechanism_rows import (
@@ -27,6 +28,7 @@ from dlb_gym.mechanism_rows import (
     uses_mechanisms,
     write_row,
 )
+from dlb_gym.orders import with_table, write_orders
 from dlb_gym.rates import nominal_rates_rps, one_way_s, zero_load_time_s
 from dlb_gym.reductions import ordered_sum
 from dlb_gym.scenario import Scenario
@@ -84,6 +86,7 @@ class Simulator:
         self._rtt_s = np.zeros((n, roots, cells))
         self._workloads: list[Workload | None] = [None] * n
         self._drawn_s = np.full(n, math.inf)
+        self._table: NDArray[np.int16] | None = None
         self._extras: engine.Extras | None = None
         self._extra_sizes = engine.ExtraSizes(n, roots, cells, *[1] * 9)
         self._scalers: list[Scaler | None] = [None] * n
@@ -226,16 +229,37 @@ class Simulator:
         self._orders.mode[:] = dispatch
         self._spend(aversion_spent)
 
-    def set_scores(self, base: FloatArray, slope: FloatArray, aversion_spent: bool = False) -> None:
-        """The decision in force from now on: least base + slope x own sends, (n, R, C) each."""
-        self._orders.base[:] = base
-        self._orders.slope[:] = slope
-        self._orders.mode[:] = layout.SCORE
-        self._spend(aversion_spent)
+    def follow(self, decision: Decision, dispatch: IntArray) -> None:
+        """The decision in force from now on.
+
+        Args:
+            decision: A valid one (see `check_decision`). A table is copied when it is another
+                array than before.
+            dispatch: (n,) SAMPLE or SMOOTH, for routing that does not say.
+        """
+        if decision.table is None:
+            write_orders(self._orders, decision, dispatch)
+        else:
+            if decision.table is not self._table:
+                self._orders = with_table(self._orders, decision.table)
+                self._table = decision.table
+            self._orders.mode[:] = layout.TABLE
+        self._spend(decision.aversion_spent)
 
     def _spend(self, spent: bool) -> None:
         if self._extras is not None:
             self._extras.flag[:, extras.SPENT] = spent
+
+    def workload(self, r: int) -> Workload:
+        """Row r's requests, with its scenario and disturbances.
+
+        Raises:
+            ValueError: The row was never reset.
+        """
+        workload = self._workloads[r]
+        if workload is None:
+            raise ValueError(f"row {r} has no episode; call reset_row({r}, ...) first")
+        return workload
 
     def advance(self, target_step: IntArray) -> None:
         """Moves every row to its target step, (n,), under the decision in force."""

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dlb_gym.decision import Decision, check_decision
 from dlb_gym.engine import layout
 from dlb_gym.episodes import EpisodeSource
 from dlb_gym.measurements import ERROR_KINDS, quantile_s
 from dlb_gym.messages import shown, whole
 from dlb_gym.observation import Observation
-from dlb_gym.policy import Decision, TaskSpec, check_decision, proportional
+from dlb_gym.policy import TaskSpec, proportional
 from dlb_gym.rates import nominal_rates_rps, offered_rate_rps, zero_load_time_s
 from dlb_gym.reward import RewardFacts, make_reward
 from dlb_gym.scenario import Scenario
@@ -99,6 +100,7 @@ class Task:
         self._facts = RewardFacts(np.ones(n), np.ones(n), np.ones(n), np.zeros(n))
         self._capacity = np.zeros((n, roots, cells))
         self._constants: NDArray[np.float32] = np.zeros(0, dtype=np.float32)
+        self._table: NDArray[np.int16] | None = None
 
     @property
     def admissible(self) -> Mask:
@@ -197,11 +199,10 @@ class Task:
         Raises:
             ValueError: The decision is no valid one (see `policy.check_decision`).
         """
-        check_decision(decision, self.admissible)
-        if decision.routing is not None:
-            self.simulator.set_routing(decision.routing, self._dispatch, decision.aversion_spent)
-        elif decision.base is not None and decision.slope is not None:
-            self.simulator.set_scores(decision.base, decision.slope)
+        if decision.table is None or decision.table is not self._table:
+            check_decision(decision, self.admissible)
+            self._table = decision.table
+        self.simulator.follow(decision, self._dispatch)
         return self._advance(rows)
 
     def step_routing(self, routing: FloatArray, rows: Mask | None = None) -> Step:

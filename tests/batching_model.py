@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from tests.hash_model import uniform
 from tests.reference_choices import choose_server
 
 ERROR = -1
@@ -61,18 +62,6 @@ class Job:
 
     def fail(self, now_s: float) -> None:
         self.server, self.first_token_s, self.done_s = ERROR, now_s, now_s
-
-
-def uniform(a: int, b: int, c: int) -> float:
-    """The engine's counter hash, on Python's unbounded integers."""
-    h = 0
-    for number in (a, b, c):
-        for word in (number % 2**32, number // 2**32 % 2**32):
-            h = ((h ^ word) + 0x9E3779B9) % 2**32
-            h = (h ^ h >> 16) * 0x21F0AAAD % 2**32
-            h = (h ^ h >> 15) * 0x735A2D97 % 2**32
-            h ^= h >> 15
-    return h / 2**32
 
 
 @dataclass(eq=False)

@@ -7,29 +7,38 @@ with the request.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.hash_model import uniform
+
 Floats = NDArray[np.float64]
+SAMPLED = 2**42
+"""Purpose of `drill`'s draws."""
 
 
 @dataclass(frozen=True)
 class Decision:
     """How roots choose cells until the next decision; arrays have shape (roots, cells).
 
-    ``sample`` and ``smooth`` read ``routing``, ``score`` reads ``base`` and ``slope``. A decision
+    ``sample`` and ``smooth`` read ``routing``, ``table`` reads ``table``, the others are scores and
+    read ``base`` and ``slope``, ``cube`` also ``offset`` and ``drill`` also ``samples``. A decision
     that has spent aversion itself is followed as it is.
     """
 
-    mode: Literal["sample", "smooth", "score"]
+    mode: Literal["sample", "smooth", "score", "cube", "drill", "table"]
     routing: Floats | None = None
     base: Floats | None = None
     slope: Floats | None = None
     aversion_spent: bool = False
+    offset: Floats | None = None
+    samples: int = 0
+    token_value: Floats | None = None
+    table: NDArray[np.int16] | None = None
 
 
 def choose_server(u_leaf: float, unfinished_tokens: Sequence[int]) -> int:
@@ -76,6 +85,7 @@ class Dispatcher:
         self._credits = [0.0] * len(arcs)
         self._decision: Decision | None = None
         self._sent_since = [0] * len(arcs)
+        self._last: int | None = None
 
     def adopt(self, decision: Decision) -> None:
         self._decision = decision
@@ -84,10 +94,10 @@ class Dispatcher:
     def choose(self, u_route: float) -> int:
         """Cell of the next request."""
         assert self._decision is not None
-        if self._decision.mode == "score":
-            scores = self.scores()
-            least = min(scores.values())
-            return _pick_tied([cell for cell in scores if scores[cell] == least], u_route)
+        if self._decision.mode == "table":
+            return self.entry(u_route, 0)
+        if self._decision.mode not in ("sample", "smooth"):
+            return self.choose_scored(self.scores(), u_route)
         weights = self._weights(self._decision)
         chooser = _sample if self._decision.mode == "sample" else self._smooth
         return chooser(weights, u_route)
@@ -124,15 +134,60 @@ class Dispatcher:
         self._credits[cell] -= total
         return cell
 
-    def scores(self) -> dict[int, float]:
-        """Base + slope x requests sent since the decision, of every cell with an arc."""
+    def scores(self, discount: Mapping[int, float] | None = None) -> dict[int, float]:
+        """(Base - discount) + slope x requests sent since the decision, of every cell with an arc.
+
+        In ``cube`` the third power of offset + slope x requests takes the place of the second term.
+        """
         decision = self._decision
         assert decision is not None
         assert decision.base is not None
         assert decision.slope is not None
-        base, slope = decision.base[self._root].tolist(), decision.slope[self._root].tolist()
-        return {
-            cell: base[cell] + slope[cell] * self._sent_since[cell]
-            for cell, arc in enumerate(self._arcs)
-            if arc
-        }
+        scores = {}
+        for cell in [cell for cell, arc in enumerate(self._arcs) if arc]:
+            base = float(decision.base[self._root, cell]) - (discount or {}).get(cell, 0.0)
+            queue = float(decision.slope[self._root, cell]) * self._sent_since[cell]
+            if decision.mode == "cube":
+                assert decision.offset is not None
+                queue += float(decision.offset[self._root, cell])
+                queue = queue * queue * queue
+            scores[cell] = base + queue
+        return scores
+
+    def choose_scored(self, scores: Mapping[int, float], u_route: float) -> int:
+        """The least of some cells' scores; in ``drill``, of a sample and of the last winner."""
+        assert self._decision is not None
+        if self._decision.mode == "drill":
+            return self._drill(scores, u_route)
+        least = min(scores.values())
+        return _pick_tied([cell for cell in scores if scores[cell] == least], u_route)
+
+    def _drill(self, scores: Mapping[int, float], u_route: float) -> int:
+        """Candidates in index order are drawn by selection sampling; a later tie wins 1 in n."""
+        assert self._decision is not None
+        key = round(u_route * 2**53)
+        missing = min(self._decision.samples, len(scores))
+        seen: list[int] = []
+        for place, cell in enumerate(sorted(scores)):
+            if uniform(SAMPLED, key, cell) < missing / (len(scores) - place):
+                missing -= 1
+                seen.append(cell)
+            elif cell == self._last:
+                seen.append(cell)
+        best, ties = seen[0], 1
+        for cell in seen[1:]:
+            if scores[cell] < scores[best]:
+                best, ties = cell, 1
+            elif scores[cell] == scores[best]:
+                ties += 1
+                if uniform(SAMPLED, key, len(self._arcs) + cell) < 1 / ties:
+                    best = cell
+        self._last = best
+        return best
+
+    def entry(self, u: float, step: int) -> int:
+        """The table's entry at u, or so many steps farther."""
+        assert self._decision is not None
+        assert self._decision.table is not None
+        entries = self._decision.table[self._root].tolist()
+        return int(entries[(math.floor(u * len(entries)) + step) % len(entries)])

@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from baselines.discrete import Discrete, spend_in_order
+from dlb_gym.decision import Decision
 from dlb_gym.engine import aversion as kernels
 from dlb_gym.engine import extras, layout
 from dlb_gym.scenario_source import load_scenario, override
@@ -248,7 +249,8 @@ def test_a_decision_that_dealt_with_aversion_itself_is_followed_as_it_is() -> No
 
 
 def scored(played: Played, base: list[float], slope: float = 0.0) -> list[int]:
-    played.simulator.set_scores(np.array([[base]]), np.full((1, 1, len(base)), slope))
+    scores = Decision(base=np.array([[base]]), slope=np.full((1, 1, len(base)), slope))
+    played.simulator.follow(scores, np.zeros(1, dtype=np.int64))
     return sent(played)
 
 

@@ -10,9 +10,10 @@ import pytest
 from numpy.typing import NDArray
 
 from dlb_gym import evaluation, runs
+from dlb_gym.decision import Decision
 from dlb_gym.evaluation import rollout, run_all
 from dlb_gym.measurements import bin_edges_s
-from dlb_gym.policy import Decision, Policy, proportional
+from dlb_gym.policy import Policy, proportional
 from dlb_gym.runs import Run, batches, require_playable, seeded
 from dlb_gym.scenario import Scenario
 from dlb_gym.scenario_source import override

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 import baselines
 from baselines.mnlb import MNLB
+from dlb_gym.decision import Decision
 from dlb_gym.episodes import FixedScenarios, episode_source
 from dlb_gym.observation import FIELD_NAMES
-from dlb_gym.policy import Decision, Policy
+from dlb_gym.policy import Policy
 from dlb_gym.rates import one_way_s
 from dlb_gym.scenario import Scenario
 from dlb_gym.scenario_source import load_scenario, override

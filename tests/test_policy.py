@@ -7,14 +7,13 @@ from scipy import stats
 from scipy.optimize import minimize
 
 import baselines
+from dlb_gym.decision import Decision, check_decision
 from dlb_gym.episodes import FixedScenarios
 from dlb_gym.observation import Observation
 from dlb_gym.policy import (
-    Decision,
     Information,
     Policy,
     TaskSpec,
-    check_decision,
     project_to_simplex,
     proportional,
     split_ties,

@@ -11,9 +11,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
+from dlb_gym.decision import Decision
 from dlb_gym.episodes import episode_source
 from dlb_gym.measurements import ERROR_KINDS, bin_edges_s, quantile_s
-from dlb_gym.policy import Decision
 from dlb_gym.task import Task
 from dlb_gym.trace import describe_trace
 from dlb_gym.views import Counts

@@ -8,7 +8,6 @@ from dlb_gym.engine.extras import (
     AFFINITY,
     ATTEMPTS,
     BATCHING,
-    CONDITIONAL,
     DOWN_REPLICAS,
     DOWN_S,
     FINAL_ERRORS,
@@ -18,6 +17,7 @@ from dlb_gym.engine.extras import (
     KIND,
     LAST_ANSWER_S,
     LATE_ERRORS,
+    NO_CACHE,
     PREFIX_TOKENS,
     RETRY_HEAD,
     RETRY_TAIL,
@@ -118,7 +118,7 @@ def _learn(r: int, i: int, j: int, slot: int, step: int, extras: Extras) -> None
     more = extras.request[r, slot]
     kind = extras.flag[r, AFFINITY]
     session_hash = int(more[SESSION_HASH])
-    if kind < CONDITIONAL or kind == HASHED or session_hash < 0:
+    if kind in (NO_CACHE, HASHED) or session_hash < 0:
         return
     before = learn(session_map(extras, r, i), session_hash, j, step)
     if more[PREFIX_TOKENS] > 0.0 and before == j:

@@ -23,6 +23,8 @@ from dlb_gym.engine.compile import part
 
 DRAFTS = 1 << 32
 """Purpose: tokens that speculative decoding accepts."""
+SAMPLED_ARCS, TABLE_ENTRY = 1 << 42, 1 << 43
+"""Purposes: arcs that `drill` looks at; entries of a session's table. Keys are drawn already."""
 
 _WORD = 0xFFFFFFFF
 _WEYL = 0x9E3779B9  # 2^32 / golden ratio

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 IdArray = NDArray[np.int32]
+CellArray = NDArray[np.int16]
 
 # Dispatch modes (Orders.mode).
-SAMPLE, SMOOTH, SCORE = 0, 1, 2
+SAMPLE, SMOOTH, SCORE, CUBE, DRILL, TABLE = range(6)
 
 # Params.shape: (n, 5)
 NUM_ROOTS, NUM_CELLS, DECODE_SLOTS, QUEUE_LIMIT, LOGGED = range(5)
@@ -122,15 +123,32 @@ class Arrivals(NamedTuple):
 
 
 class Orders(NamedTuple):
-    """The decision in force: `mode` (n,), routing or base (n, R, C), slope (n, R, C)."""
+    """The decision in force; see `choices`.
+
+    Attributes:
+        mode: (n,) how cells are chosen.
+        base: (n, R, C) routing, or scores.
+        slope: (n, R, C) what an own request adds to them.
+        offset: (n, R, C) of `cube`.
+        token_value: (n, R, C) what a cached prompt token takes off a score.
+        samples: (n,) arcs that `drill` draws.
+        table: (n, R, M) cells, of `table`.
+    """
 
     mode: IntArray
     base: FloatArray
     slope: FloatArray
+    offset: FloatArray
+    token_value: FloatArray
+    samples: IntArray
+    table: CellArray
 
 
 class State(NamedTuple):
-    """What changes; the columns are named above. `free` is a stack of unused request ids."""
+    """What changes; the columns are named above.
+
+    `free` is a stack of unused request ids, `last_cell` (n, R) what `drill` remembers, or NONE.
+    """
 
     step: IntArray
     row: IntArray
@@ -139,6 +157,7 @@ class State(NamedTuple):
     arc: IntArray
     received: IntArray
     credit: FloatArray
+    last_cell: IntArray
     cell: IntArray
     cell_time: FloatArray
     server: IntArray

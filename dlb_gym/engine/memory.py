@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dlb_gym.engine import layout
 from dlb_gym.engine.layout import NONE, Arrivals, Orders, Params, State
 
-Tuple = TypeVar("Tuple", Params, Arrivals, State)
+Tuple = TypeVar("Tuple", Params, Arrivals, Orders, State)
 
 
 class Sizes(NamedTuple):
@@ -61,6 +61,7 @@ def allocate(sizes: Sizes) -> tuple[Params, State, Arrivals, Orders]:
         arc=ints(roots, cells, layout.ARC_COLUMNS),
         received=ints(cells, roots),
         credit=floats(roots, cells),
+        last_cell=ints(roots),
         cell=ints(cells, layout.CELL_COLUMNS),
         cell_time=floats(cells, layout.CELL_TIME_COLUMNS),
         server=ints(cells, servers, layout.SERVER_COLUMNS),
@@ -83,7 +84,15 @@ def allocate(sizes: Sizes) -> tuple[Params, State, Arrivals, Orders]:
         first=ints(roots),
         stop=ints(roots),
     )
-    orders = Orders(mode=ints(), base=floats(roots, cells), slope=floats(roots, cells))
+    orders = Orders(
+        mode=ints(),
+        base=floats(roots, cells),
+        slope=floats(roots, cells),
+        offset=floats(roots, cells),
+        token_value=floats(roots, cells),
+        samples=ints(),
+        table=np.zeros((n, roots, 1), dtype=np.int16),
+    )
     return params, state, arrivals, orders
 
 
@@ -91,6 +100,7 @@ def clear_row(r: int, state: State, arrivals: Arrivals) -> None:
     """Empties row r: no request anywhere, clock 0, no probe held."""
     for array in state:
         array[r] = 0
+    state.last_cell[r] = NONE
     state.arc[r, ..., layout.ANSWER_HEAD] = NONE
     state.arc[r, ..., layout.ANSWER_TAIL] = NONE
     state.server[r, ..., layout.PREFILL_HEAD] = NONE

@@ -1,41 +1,29 @@
 """Phase one with mechanisms: how a root sends its requests.
 
 In order: those that clients send again, then the interval's arrivals, numbered root by root: what
-hashes of the number decide at a root depends on no other root. The cell of a request is its
-session's, if affinity says so and aversion lets it; else a random one, for background probing;
-else what the decision in force says, with aversion spent. Conditional affinity (paper 3.5) stays
-at home h while
-
-    l_h + 2 tau_h - P(hit) prefix t_p  <  min over j != h of (l_j + 2 tau_j),
-
-with l_j the latency model at the RIF held, P(hit) the root's experience with h and t_p the time of
-a prompt token there, and else moves to the best alternative.
+hashes of the number decide at a root depends on no other root. See `choosing` for their cells.
 """
 
 from __future__ import annotations
 
 import math
 
-from dlb_gym.engine.affinity import forget_replica, home, rendezvous
+from dlb_gym.engine.affinity import forget_replica
 from dlb_gym.engine.aversion import spend_aversion, update_aversion
+from dlb_gym.engine.choosing import choose
 from dlb_gym.engine.compile import part
 from dlb_gym.engine.curve import latencies
-from dlb_gym.engine.dispatch import choose_cell, enter, note_away, send
+from dlb_gym.engine.dispatch import enter, note_away, send
 from dlb_gym.engine.extras import (
     AFFINITY,
     AVERSION_S,
-    AVERT,
     AVERTING,
-    BACKGROUND,
     BUDGET,
     CONDITIONAL,
     DOWN_REPLICAS,
     DOWN_S,
-    EXPLORE,
-    EXPLORED,
     FORGOT,
     HASHED,
-    HIT_RATE,
     HIT_TOKENS,
     KIND,
     LATENCY_S,
@@ -78,8 +66,8 @@ from dlb_gym.engine.layout import (
     NUM_CELLS,
     PROBE_INTERVAL_S,
     ROUTER_DELAY_S,
-    SCORE,
     SENT,
+    SMOOTH,
     U_LEAF,
     U_ROUTE,
     Arrivals,
@@ -109,7 +97,7 @@ def _prepare(
         averted += extras.aversion[r, i, j]
     if averted > 0.0 or extras.flag[r, AFFINITY] == HASHED:
         _note_capacities(r, i, num_cells, params, state, extras)
-    if averted > 0.0 and extras.flag[r, SPENT] == 0 and orders.mode[r] != SCORE:
+    if averted > 0.0 and extras.flag[r, SPENT] == 0 and orders.mode[r] <= SMOOTH:
         capacity = extras.arc[r, i, :, LATENCY_S]
         spend_aversion(num_cells, orders.base[r, i], extras.aversion[r, i], capacity, weights)
     if extras.flag[r, AFFINITY] == CONDITIONAL:
@@ -154,109 +142,6 @@ def _note_latencies(
 
 
 @part
-def _home(r: int, i: int, slot: int, num_cells: int, extras: Extras) -> int:
-    """The cell that affinity wants for a request, or NONE."""
-    kind = extras.flag[r, AFFINITY]
-    session_hash = int(extras.request[r, slot, SESSION_HASH])
-    if kind < CONDITIONAL or session_hash < 0:
-        return NONE
-    memory = extras.arc[r, i]
-    if kind == HASHED:
-        return rendezvous(session_hash, memory[:, LATENCY_S], num_cells)
-    here = home(session_map(extras, r, i), session_hash)
-    if here == NONE or kind != CONDITIONAL:
-        return here
-    prefix_s = extras.request[r, slot, PREFIX_TOKENS] * extras.prefill_s[r, here]
-    best = here
-    least_s = memory[here, LATENCY_S] - memory[here, HIT_RATE] * prefix_s
-    for j in range(num_cells):
-        if j != here and memory[j, LATENCY_S] <= least_s:
-            best = j
-            least_s = memory[j, LATENCY_S]
-    return best
-
-
-@part
-def _accepts(r: int, i: int, j: int, key: int, draw: int, extras: Extras) -> bool:
-    """Whether aversion lets a request go to cell j."""
-    rate = extras.aversion[r, i, j]
-    return bool(rate <= 0.0 or uniform(extras.flag[r, SEED] + AVERT, key, draw) >= rate)
-
-
-@part
-def _least_accepted(
-    r: int,
-    i: int,
-    key: int,
-    u: float,
-    num_cells: int,
-    params: Params,
-    state: State,
-    orders: Orders,
-    extras: Extras,
-) -> int:
-    """Through the cells by score, each accepted with 1 - aversion; else the least averted."""
-    base = extras.weights[r, i]
-    mildest = NONE
-    accepted = 0
-    for j in range(num_cells):
-        if math.isnan(params.tau_s[r, i, j]):
-            continue
-        if mildest == NONE or extras.aversion[r, i, j] < extras.aversion[r, i, mildest]:
-            mildest = j
-        base[j] = math.inf
-        if _accepts(r, i, j, key, j, extras):
-            base[j] = orders.base[r, i, j]
-            accepted += 1
-    if accepted == 0:
-        return mildest
-    slope, tau_s, arc = orders.slope[r, i], params.tau_s[r, i], state.arc[r, i]
-    return choose_cell(SCORE, base, slope, state.credit[r, i], tau_s, arc, u, num_cells)
-
-
-@part
-def _choose(
-    r: int,
-    i: int,
-    slot: int,
-    key: int,
-    u: float,
-    num_cells: int,
-    params: Params,
-    state: State,
-    orders: Orders,
-    extras: Extras,
-) -> int:
-    j = _home(r, i, slot, num_cells, extras)
-    arc = j != NONE and not math.isnan(params.tau_s[r, i, j])
-    if arc and _accepts(r, i, j, key, num_cells, extras):
-        return j
-    background = extras.setting[r, BACKGROUND]
-    if background > 0.0 and uniform(extras.flag[r, SEED] + EXPLORE, key, 0) < background:
-        arcs = 0
-        for j in range(num_cells):
-            arcs += 0 if math.isnan(params.tau_s[r, i, j]) else 1
-        turn = int(uniform(extras.flag[r, SEED] + EXPLORED, key, 0) * arcs)
-        for j in range(num_cells):
-            if not math.isnan(params.tau_s[r, i, j]):
-                if turn == 0:
-                    return j
-                turn -= 1
-    if extras.flag[r, AVERTING] > 0 and orders.mode[r] == SCORE and extras.flag[r, SPENT] == 0:
-        return _least_accepted(r, i, key, u, num_cells, params, state, orders, extras)
-    return choose_cell(
-        orders.mode[r],
-        extras.weights[r, i],
-        orders.slope[r, i],
-        state.credit[r, i],
-        params.tau_s[r, i],
-        state.arc[r, i],
-        u,
-        num_cells,
-    )
-
-
-@part
 def _leaf_of(
     r: int, i: int, j: int, now_s: float, params: Params, state: State, extras: Extras
 ) -> int:
@@ -295,7 +180,7 @@ def _dispatch(
     """Sends a request now; returns its cell."""
     key = (i << KEY_SHIFT) + number
     more = extras.request[r, slot]
-    j = _choose(r, i, slot, key, u, num_cells, params, state, orders, extras)
+    j = choose(r, i, slot, key, u, num_cells, params, state, orders, extras)
     window = extras.window[r, i, j]
     leaf_s = (now_s + params.clock[r, ROUTER_DELAY_S]) + tau_at(
         now_s, params.tau_s[r, i, j], window

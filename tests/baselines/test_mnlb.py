@@ -7,7 +7,7 @@ import pytest
 
 from baselines.mnlb import MNLB
 from baselines.mnlb_program import least_network_latency
-from dlb_gym.policy import Array
+from dlb_gym.decision import Array
 from tests.baselines.scenes import observe, start
 
 ARCS = np.ones((2, 2), dtype=np.bool_)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tests.parity.random_choices import random_decision
 from tests.reference import Decision, Requests, System
 
 
@@ -53,26 +53,9 @@ def random_requests(rng: np.random.Generator, system: System, horizon_s: float) 
     )
 
 
-def random_routing(rng: np.random.Generator, admissible: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Rows on the simplex, zero off the arcs, some entries zero."""
-    weights = np.where(admissible, rng.integers(0, 5, admissible.shape), 0).astype(float)
-    empty = weights.sum(axis=1) == 0
-    weights[empty] = admissible[empty]
-    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
-
-
 def random_decisions(
     rng: np.random.Generator, system: System, modes: list[str], num_steps: int
 ) -> list[Decision]:
     """One decision a step, modes mixed."""
     admissible = ~np.isnan(system.tau_s)
-    decisions = []
-    for _ in range(num_steps):
-        mode = str(rng.choice(modes))
-        if mode == "score":
-            base = rng.integers(0, 3, admissible.shape).astype(float)
-            slope = rng.choice([0.5, 1.0], admissible.shape)
-            decisions.append(Decision("score", base=base, slope=slope))
-        else:
-            decisions.append(Decision(mode, routing=random_routing(rng, admissible)))  # type: ignore[arg-type]
-    return decisions
+    return [random_decision(rng, admissible, str(rng.choice(modes))) for _ in range(num_steps)]

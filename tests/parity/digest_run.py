@@ -15,8 +15,8 @@ import numpy as np
 
 from dlb_gym import calibration
 from dlb_gym.actions import ENCODINGS, to_routing
+from dlb_gym.decision import Decision
 from dlb_gym.episodes import episode_source
-from dlb_gym.policy import Decision
 from dlb_gym.task import Task
 from tests.mechanisms import MECHANISMS, scenario_with
 from tests.short_episodes import ring

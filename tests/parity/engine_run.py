@@ -10,9 +10,17 @@ from numpy.typing import NDArray
 
 from dlb_gym import engine
 from dlb_gym.engine import layout
+from tests.parity.random_choices import ENTRIES
 from tests.reference import Decide, Decision, Requests, System
 
-MODES = {"sample": layout.SAMPLE, "smooth": layout.SMOOTH, "score": layout.SCORE}
+MODES = {
+    "sample": layout.SAMPLE,
+    "smooth": layout.SMOOTH,
+    "score": layout.SCORE,
+    "cube": layout.CUBE,
+    "drill": layout.DRILL,
+    "table": layout.TABLE,
+}
 
 
 class EngineView(NamedTuple):
@@ -57,6 +65,7 @@ def build(
         arrivals=offered,
     )
     params, state, arrivals, orders = engine.allocate(sizes)
+    orders = orders._replace(table=np.zeros((len(cases), roots, ENTRIES), dtype=np.int16))
     params.tau_s[:] = np.nan
     params.change_s[:] = np.inf
     params.own_cell[:] = layout.NONE
@@ -98,11 +107,17 @@ def build(
 def set_orders(orders: engine.Orders, r: int, decision: Decision) -> None:
     """Puts a reference decision into row r."""
     orders.mode[r] = MODES[decision.mode]
-    base = decision.base if decision.mode == "score" else decision.routing
-    assert base is not None
-    orders.base[r, : base.shape[0], : base.shape[1]] = base
-    if decision.slope is not None:
-        orders.slope[r, : base.shape[0], : base.shape[1]] = decision.slope
+    orders.samples[r] = decision.samples
+    base = decision.base if decision.routing is None else decision.routing
+    for array, given in (
+        (orders.base, base),
+        (orders.slope, decision.slope),
+        (orders.offset, decision.offset),
+    ):
+        if given is not None:
+            array[r, : given.shape[0], : given.shape[1]] = given
+    if decision.table is not None:
+        orders.table[r, : decision.table.shape[0]] = decision.table
 
 
 def view(r: int, system: System, state: engine.State) -> EngineView:

@@ -12,6 +12,7 @@ from dlb_gym.engine import extras, layout
 from dlb_gym.scenario import Scenario
 from dlb_gym.simulator import Simulator
 from dlb_gym.workload import Workload
+from tests.parity.random_choices import in_force
 from tests.parity.scenario_cases import random_decisions
 from tests.reference import Decision, Result, Simulation
 from tests.reference.described import Rounding, described, offered
@@ -108,14 +109,7 @@ class _Engine:
 
     def step(self, decision: Decision) -> None:
         simulator = self._simulator
-        if decision.mode == "score":
-            assert decision.base is not None
-            assert decision.slope is not None
-            simulator.set_scores(decision.base[None], decision.slope[None], decision.aversion_spent)
-        else:
-            assert decision.routing is not None
-            mode = layout.SAMPLE if decision.mode == "sample" else layout.SMOOTH
-            simulator.set_routing(decision.routing[None], np.array([mode]), decision.aversion_spent)
+        simulator.follow(in_force(decision), np.zeros(1, dtype=np.int64))
         self._steps += 1
         simulator.advance(np.array([self._steps]))
         self.views.append(self._view())

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dlb_gym.scenario import Scenario
 from dlb_gym.scenario_source import scenario_from_dict
-from tests.parity.cases import random_routing
+from tests.parity.random_choices import MODES, random_decision
 from tests.parity.traces import random_trace
 from tests.reference import Decision
 
@@ -288,16 +288,8 @@ class _Drawer:
 def random_decisions(
     rng: np.random.Generator, admissible: NDArray[np.bool_], num_steps: int
 ) -> list[Decision]:
-    """One decision a step, all three modes mixed; some have spent aversion themselves."""
-    decisions = []
-    for _ in range(num_steps):
-        mode = str(rng.choice(["sample", "smooth", "score"]))
-        spent = bool(rng.random() < 0.2)
-        if mode == "score":
-            base = rng.integers(0, 3, admissible.shape).astype(float)
-            slope = rng.choice([0.5, 1.0], admissible.shape)
-            decisions.append(Decision("score", base=base, slope=slope, aversion_spent=spent))
-        else:
-            routing = random_routing(rng, admissible)
-            decisions.append(Decision(mode, routing=routing, aversion_spent=spent))  # type: ignore[arg-type]
-    return decisions
+    """One decision a step, all modes mixed; some have spent aversion themselves."""
+    return [
+        random_decision(rng, admissible, str(rng.choice(MODES)), bool(rng.random() < 0.2))
+        for _ in range(num_steps)
+    ]

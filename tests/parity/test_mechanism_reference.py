@@ -1,6 +1,6 @@
 """With every mechanism, too, the engine and the plain reference agree request by request.
 
-Scenarios are drawn, each mechanism on or off, and so are the decisions, in all three modes. Every
+Scenarios are drawn, each mechanism on or off, and so are the decisions, in all modes. Every
 request's fate and every root's view at every step are equal, to the last bit.
 """
 

@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from dlb_gym import simulator
+from dlb_gym.decision import Decision
 from dlb_gym.episodes import FixedScenarios
-from dlb_gym.policy import Decision
 from dlb_gym.scenario import Scenario
 from dlb_gym.task import Task
 from tests.mechanisms import MECHANISMS, scenario_with

@@ -6,7 +6,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
-from tests.batching_model import uniform
+from tests.hash_model import uniform
 
 WAYS = 4
 CHOOSE_CELL, CHOOSE_SERVER = 2**40, 2**41

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dlb_gym.disturbances import Change
 from dlb_gym.mechanisms import Telemetry
-from tests.batching_model import uniform
+from tests.hash_model import uniform
 from tests.reference.affinity import PrefixCache, hashed_server
 from tests.reference.batching import BatchingServer
 from tests.reference.estimation import Estimator, Sample

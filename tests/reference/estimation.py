@@ -28,7 +28,7 @@ from scipy.optimize import least_squares
 
 from dlb_gym.latency_model import LatencyModel
 from dlb_gym.mechanisms import LatencyEstimate
-from tests.batching_model import uniform
+from tests.hash_model import uniform
 from tests.reference.system import Model
 
 Floats = NDArray[np.float64]

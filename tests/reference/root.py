@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from dlb_gym.disturbances import Down
-from tests.batching_model import uniform
+from tests.hash_model import uniform
 from tests.reference.affinity import SessionMap, conditional_cell, hashed_cell, latency_s
 from tests.reference.aversion import AVERT, Aversion, spent
 from tests.reference.cell import ALONE, Cell, Report
@@ -28,6 +28,8 @@ from tests.reference_choices import Decision, Dispatcher
 
 LOSS, RETRY, EXPLORE, EXPLORED = (k * 2**33 for k in (1, 2, 4, 5))
 """Purposes of draws: lost reports, the uniforms of retries, background probing and its cell."""
+TABLE_ENTRY = 2**43
+"""Purpose of the draw that gives a session its entry of a table."""
 HIT_MEMORY = 0.05
 MOST_SAVED_RETRIES = 10.0
 KEYS_PER_ROOT = 2**40
@@ -123,7 +125,8 @@ class Root:
 
     def _with_aversion_spent(self, decision: Decision) -> Decision:
         rates = self.aversion.rates
-        if decision.mode == "score" or decision.aversion_spent or not any(rates.values()):
+        splits = decision.mode in ("sample", "smooth")
+        if not splits or decision.aversion_spent or not any(rates.values()):
             return decision
         assert decision.routing is not None
         routing = decision.routing.copy()
@@ -179,22 +182,56 @@ class Root:
             return arcs[math.floor(uniform(seed + EXPLORED, request.key, 0) * len(arcs))]
         decision = self._decision
         assert decision is not None
-        if decision.mode == "score" and not decision.aversion_spent:
+        if decision.mode == "table":
+            return self._accepted_entry(request, decision)
+        if decision.mode not in ("sample", "smooth"):
             return self._least_accepted(request, decision)
         return self._dispatcher.choose(request.u_route)
+
+    def _accepted_entry(self, request: Request, decision: Decision) -> int:
+        """The entry of the session, or the next whose cell accepts; else the least averted cell."""
+        assert decision.table is not None
+        u = request.u_route
+        if request.session_hash >= 0:
+            u = uniform(TABLE_ENTRY, request.session_hash, 0)
+        for step in range(decision.table.shape[1]):
+            cell = self._dispatcher.entry(u, step)
+            if decision.aversion_spent or self._accepts(request, cell, draw=cell):
+                return cell
+        return self._mildest()
 
     def _accepts(self, request: Request, cell: int, draw: int) -> bool:
         rate = self.aversion.rates[cell]
         return rate <= 0.0 or uniform(self._mechanisms.seed + AVERT, request.key, draw) >= rate
 
     def _least_accepted(self, request: Request, decision: Decision) -> int:
-        """Through the cells by score, those that tie together; else the least averted cell."""
-        scores = self._dispatcher.scores()
-        for score in sorted(set(scores.values())):
-            tied = [cell for cell in scores if scores[cell] == score]
-            accepted = [cell for cell in tied if self._accepts(request, cell, draw=cell)]
-            if accepted:
-                return accepted[math.floor(request.u_route * len(accepted))]
+        """By score among the cells that accept; else the least averted cell."""
+        scores = self._dispatcher.scores(self._prefix_value(request, decision))
+        accepted = {
+            cell: score
+            for cell, score in scores.items()
+            if decision.aversion_spent or self._accepts(request, cell, draw=cell)
+        }
+        return (
+            self._dispatcher.choose_scored(accepted, request.u_route)
+            if accepted
+            else (self._mildest())
+        )
+
+    def _prefix_value(self, request: Request, decision: Decision) -> dict[int, float]:
+        """What a prefix takes off the score of the cell that had its session last."""
+        affinity = self._mechanisms.affinity
+        if affinity is None or affinity.kind != "none" or decision.token_value is None:
+            return {}
+        if request.session_hash < 0 or request.prefix <= 0:
+            return {}
+        assert self._map is not None
+        cell = self._map.home(request.session_hash)
+        if cell is None or cell not in self._arcs:
+            return {}
+        return {cell: float(decision.token_value[self._number, cell]) * request.prefix}
+
+    def _mildest(self) -> int:
         rates = self.aversion.rates
         return min(rates, key=lambda cell: (rates[cell], cell))
 
@@ -288,7 +325,7 @@ class Root:
     def _learn(self, request: Request, cell: int, step: int) -> None:
         """Where the session is; and whether its prefix hit, if this was its home."""
         affinity = self._mechanisms.affinity
-        if affinity is None or affinity.kind not in ("conditional", "sticky"):
+        if affinity is None or affinity.kind == "consistent_hash":
             return
         if request.session_hash < 0:
             return
