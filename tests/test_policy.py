@@ -145,9 +145,40 @@ def test_a_burst_on_equal_stale_cells_is_shared_by_all_of_them(name: str) -> Non
 
 
 def test_a_decision_has_one_form() -> None:
-    for forms in ({}, {"routing": HALF, "base": HALF, "slope": HALF}, {"base": HALF}):
-        with pytest.raises(ValueError, match="either routing, or base and slope"):
+    for forms, held in (
+        ({}, "nothing"),
+        ({"routing": HALF, "base": HALF, "slope": HALF}, r"routing \+ base \+ slope"),
+        ({"base": HALF}, "base"),
+        ({"base": HALF, "slope": HALF, "offset": HALF, "samples": 2}, r"base .* offset \+ samples"),
+        ({"dispatch": "smooth"}, "dispatch"),
+    ):
+        rule = rf"a Decision holds {held}; give one of these together: routing, routing \+ dispatch"
+        with pytest.raises(ValueError, match=rule):
             Decision(**forms)
+    with pytest.raises(ValueError, match="token_value belongs to scores; give base and slope"):
+        Decision(HALF, token_value=HALF)
+
+
+@pytest.mark.parametrize(
+    ("table", "fault"),
+    [
+        (np.zeros((1, 2), np.int16), r"= \(1, 2, at least 1\); got int16 of shape \(1, 2\)"),
+        (np.zeros((1, 2, 0), np.int16), r"got int16 of shape \(1, 2, 0\)"),
+        (np.zeros((1, 2, 3)), "table must be int16 .* got float64"),
+        (np.full((1, 2, 3), 2, np.int16), "root 0 names a cell that does not exist; use 0 to 1"),
+        (np.full((1, 2, 3), -1, np.int16), "root 0 names a cell that does not exist"),
+        (np.array([[[0, 1], [0, 1]]], np.int16), "root 1 sends to a cell that is no arc; fill it"),
+    ],
+)
+def test_faulty_tables_are_refused_by_name(table: NDArray[np.int16], fault: str) -> None:
+    arcs = np.array([[[True, True], [True, False]]])
+    with pytest.raises(ValueError, match=fault):
+        check_decision(Decision(table=table), arcs)
+
+
+def test_a_padded_roots_table_may_name_any_cell() -> None:
+    arcs = np.array([[[True, False], [False, False]]])
+    check_decision(Decision(table=np.array([[[0, 0], [1, 0]]], np.int16)), arcs)
 
 
 def _with(value: float) -> NDArray[np.float64]:
