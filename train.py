@@ -106,11 +106,14 @@ class Evaluate:
 
     system: Annotated[System, tyro.conf.arg(name="")] = System()
     policies: tuple[str, ...] = COMPARED
-    """Names of baselines, folders of runs or of any learned policy (policy.json and
-    policy.safetensors: numbers, loading them runs no code), or module:attribute of a policy, which
-    is code and is run."""
+    """Names of baselines or `all` of them, folders of runs or of any learned policy (policy.json
+    and policy.safetensors: numbers, loading them runs no code), or module:attribute of a policy,
+    which is code and is run."""
     seeds: int = 5
     """Number of seeds."""
+    trials: int = 1
+    """Seeds that share a system, where a family draws it: --seeds 20 --trials 2 plays ten systems
+    twice, with other requests."""
     settle: float = SETTLE_S
     """Seconds that a policy runs before measuring begins, rounded up to whole control intervals and
     at least the scenario's settle_s: MNLB plans after 10 s first, and Flow starts from the split by
@@ -197,6 +200,8 @@ def evaluate(options: Evaluate) -> None:
     default = f"evaluate-{_default_name(options.system, {'environment': _environment(systems)})}"
     folder = RUNS / _folder_name(options.name, default)
     measured = [settled(system, options.settle, options.first_seed) for system in systems]
+    if options.trials != 1:
+        measured = [{**system, "trials": options.trials} for system in measured]
     every = _seeded(_runs_of(options.policies, measured), options.seeds, options.first_seed)
     require_playable(every)
     _publish(_results(every, folder, options.jobs), folder, ())
@@ -304,7 +309,13 @@ def _run_of(policy: str, system: Mapping[str, Any], label: str | None = None) ->
 def _runs_of(
     policies: Sequence[str], systems: Sequence[Mapping[str, Any]], label: str | None = None
 ) -> list[Run]:
-    return [_run_of(policy, system, label) for policy in policies for system in systems]
+    named = [name for policy in policies for name in _named(policy)]
+    return [_run_of(policy, system, label) for policy in named for system in systems]
+
+
+def _named(policy: str) -> Sequence[str]:
+    """`all` stands for every baseline."""
+    return registry.names() if policy == "all" else (policy,)
 
 
 def _seeded(runs: list[Run], seeds: int, first: int = FIRST_HELD_OUT_SEED) -> list[Run]:

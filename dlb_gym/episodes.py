@@ -77,6 +77,7 @@ class FamilyScenarios:
         family: Name of the family.
         changes: What to override in each (see `scenario_source.override`).
         rows: Rows of the batch that plays them.
+        trials: So many seeds, from a multiple of it on, share their scenarios.
 
     Raises:
         ScenarioError: The family is unknown or a change is not valid.
@@ -84,9 +85,14 @@ class FamilyScenarios:
     """
 
     def __init__(
-        self, family: str, changes: Mapping[str, Any] | None = None, rows: int = 1
+        self,
+        family: str,
+        changes: Mapping[str, Any] | None = None,
+        rows: int = 1,
+        trials: int = 1,
     ) -> None:
         self._family, self._changes, self._rows = family, dict(changes or {}), rows
+        self._trials = trials
         first = sample(family, 0, 0, self._changes)
         _checked(first, rows=rows)
         if first.demand.trace is not None:  # described once: every episode the same content
@@ -99,7 +105,7 @@ class FamilyScenarios:
         Raises:
             ScenarioError: This one cannot be played.
         """
-        drawn = sample(self._family, seed, episode, self._changes)
+        drawn = sample(self._family, seed - seed % self._trials, episode, self._changes)
         _checked(drawn, seed, episode, self._rows)
         return drawn
 

@@ -24,6 +24,7 @@ WIDTH = 110
 
 DEPLOYABLE = "deployable: static or local information"
 CENTRAL = "ranked apart: central information, which no root router has"
+ORACLE = "ranked apart: oracles, which know what nobody can"
 
 
 class Group(NamedTuple):
@@ -94,8 +95,10 @@ def table(records: Sequence[Record], brief: bool = False) -> Table:
     name = printable(next(str(r["policy"]) for r in records if r["label"] == reference))
     columns = _brief(name) if brief else _whole(name)
     groups = []
-    for title, central in ((DEPLOYABLE, False), (CENTRAL, True)):
-        own = [p for p in policies if (p.records[0]["information"] == "central") == central]
+    for title, kinds in (
+        (DEPLOYABLE, ("static", "local")), (CENTRAL, ("central",)), (ORACLE, ("oracle",))
+    ):  # fmt: skip
+        own = [p for p in policies if p.records[0]["information"] in kinds]
         rows = [tuple(cell(p) for _, cell in columns) for p in sorted(own, key=_rank)]
         if rows:
             groups.append(Group(title, rows))
@@ -331,8 +334,10 @@ def text_table(records: Sequence[Record]) -> str:
 def _title(scenario: str, records: Sequence[Record]) -> str:
     """The scenario and what was done with it."""
     seeds = len({record["seed"] for record in records})
+    systems = len({record["scenario_digest"] for record in records})
+    drawn = f"{systems} systems, " if systems > 1 else ""
     first = records[0]
     return (
-        f"scenario {scenario}: {seeds} seeds; {first['warmup_s']:g} s warm-up, "
+        f"scenario {scenario}: {drawn}{seeds} seeds; {first['warmup_s']:g} s warm-up, "
         f"{first['settle_s']:g} s settling, {first['horizon_s']:g} s measured"
     )

@@ -15,7 +15,7 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
-from dlb_gym.episodes import EpisodeSource, episode_source
+from dlb_gym.episodes import EpisodeSource, FamilyScenarios, episode_source
 from dlb_gym.observation import Observation
 from dlb_gym.policy import Policy, TaskSpec
 from dlb_gym.scenario import Scenario
@@ -37,6 +37,7 @@ class Run:
         scenario: The scenario; None where a family draws it.
         family: Name of the family that draws a scenario from the seed.
         changes: What to override in it (see `scenario_source.override`).
+        trials: Seeds that share a scenario of the family (see `FamilyScenarios`).
         seed: Seed of the requests and of all else that is random, >= 0.
         label: Name in results; None: the policy's own.
         files: Files that the policy reads; their content is part of the digest.
@@ -52,6 +53,7 @@ class Run:
     scenario: Scenario | None = None
     family: str | None = None
     changes: Mapping[str, Any] = field(default_factory=dict)
+    trials: int = 1
     seed: int = FIRST_HELD_OUT_SEED
     label: str | None = None
     files: tuple[str, ...] = ()
@@ -62,6 +64,11 @@ class Run:
             raise ValueError("a Run holds either a scenario or a family; give exactly one of them")
         if self.changes and self.family is None:
             raise ValueError("changes belong to a family; override the scenario itself instead")
+        if self.trials < 1 or (self.trials > 1 and self.family is None):
+            raise ValueError(
+                f"trials = {self.trials} must be at least 1, and more than 1 belong to a family: "
+                "a scenario is the same under every seed"
+            )
         if not all(self.policy.partition(":")) or self.policy.startswith("."):
             raise ValueError(
                 f'policy = {self.policy!r} must be "module:attribute", as in '
@@ -93,6 +100,7 @@ class Run:
             "scenario": None if self.scenario is None else self.scenario.digest(),
             "family": self.family,
             "changes": dict(self.changes),
+            "trials": self.trials,
             "label": self.label,
             "files": [_sha256(Path(path).read_bytes()) for path in self.files],
             "version": package_version(),
@@ -109,7 +117,7 @@ class Run:
         """Runs of one system meet the same requests under the same seed."""
         if self.scenario is not None:
             return self.scenario.digest()
-        return canonical_json([self.family, dict(self.changes)])
+        return canonical_json([self.family, dict(self.changes), self.trials])
 
     def source(self) -> EpisodeSource:
         """Where the task gets its scenarios.
@@ -118,7 +126,9 @@ class Run:
             ScenarioError: The family or a change is not valid, or a disturbance is impossible.
             TraceError: The trace cannot be used.
         """
-        return episode_source(self.scenario, self.family, self.changes)
+        if self.family is not None:
+            return FamilyScenarios(self.family, self.changes, trials=self.trials)
+        return episode_source(self.scenario)
 
     def make_policy(self) -> Policy:
         """The policy.
