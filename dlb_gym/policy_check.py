@@ -44,7 +44,7 @@ def check_policy(policy: Policy, seed: int = 0) -> None:
     _check_batch(policy, episode, answers, seed)
     _check_padding(policy, episode, answers, seed)
     _check_restart(policy, episode, answers, _episode(rng), seed)
-    if policy.information != "central":
+    if policy.information in ("static", "local"):
         _check_locality(policy, episode, answers, _episode(rng), seed)
     if policy.information == "static":
         _require(policy, answers, [answers[0]] * STEPS, "`static` decides once an episode")
