@@ -5,7 +5,8 @@
     gradient  c_ij = 1 / mu_j'(N_j) + 2 tau_ij
 
 N_j, k_j and the latency model are those of the probe held, the last two costs in zero-load times.
-None of them reads an arrival rate.
+None of them reads an arrival rate. Two comparators' costs are the gradient with another network
+term: `marginal` with none (GMSR), `one-way` with tau_ij (DGD-LB).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dlb_gym.decision import Array
 from dlb_gym.latency_model import LatencyModel, OperatingPoint
 from dlb_gym.scenario_checks import nearest_key
 
-CostName = Literal["rif", "latency", "gradient"]
+CostName = Literal["rif", "latency", "gradient", "marginal", "one-way"]
 Fields = Mapping[str, NDArray[np.float32]]
 
 
@@ -44,7 +45,8 @@ def cost(name: CostName, fields: Fields) -> Array:
     if name == "rif":
         return fields["rif"].astype(np.float64)
     serving = fields["serving_latency" if name == "latency" else "marginal_latency"]
-    return np.add(serving, fields["rtt"], dtype=np.float64)
+    round_trips = {"marginal": 0.0, "one-way": 0.5}.get(name, 1.0)
+    return np.add(serving, round_trips * fields["rtt"], dtype=np.float64)
 
 
 def cost_slope(name: CostName, point: OperatingPoint) -> Array:

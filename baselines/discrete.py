@@ -69,6 +69,17 @@ def spend_in_order(
     return np.asarray(shares + np.maximum(left, 0.0) * mildest)
 
 
+class GMSR(Discrete):
+    """Greatest marginal service rate: everything to the least 1 / mu_j'(N_j) (arXiv 2411.17103).
+
+    Discrete routing by the gradient cost without a network term.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("marginal")
+        self.name = "gmsr"
+
+
 class DiscreteScore(Discrete):
     """Discrete routing that counts what it sends between decisions (`score` dispatch).
 

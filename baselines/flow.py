@@ -78,3 +78,14 @@ class Flow(CapacitySplit):
         least = np.min(np.where(arcs, costs, np.inf), axis=-1, keepdims=True)
         displacement: Array = self.gain * eta * interval * np.where(arcs, costs - least, 0.0)
         return displacement
+
+
+class DGD(Flow):
+    """DGD-LB: Flow by 1 / mu_j'(N_j) + tau_ij, the way there alone (arXiv 2504.10693).
+
+    Its own step sizes are not published in what we could read; this one takes Flow's.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("one-way")
+        self.name = "dgd-lb"

@@ -38,6 +38,19 @@ BASELINES: Mapping[str, Entry] = MappingProxyType(
         "flow-rif": Entry("baselines.flow:Flow", {"cost": "rif"}),
         "flow-latency": Entry("baselines.flow:Flow", {"cost": "latency"}),
         "flow-gradient": Entry("baselines.flow:Flow", {"cost": "gradient"}),
+        "gmsr": Entry("baselines.discrete:GMSR", {}),
+        "dgd-lb": Entry("baselines.flow:DGD", {}),
+        "nearest": Entry("baselines.static:Nearest", {}),
+        "wrr": Entry("baselines.static:RoundRobin", {}),
+        "fewest": Entry("baselines.queues:FewestConnections", {}),
+        "weighted-fewest": Entry("baselines.queues:FewestConnections", {"weighted": True}),
+        "jsq": Entry("baselines.queues:ShortestQueue", {}),
+        "jiq": Entry("baselines.queues:IdleQueue", {}),
+        "sed": Entry("baselines.queues:ShortestExpectedDelay", {}),
+        "power-of-2-cells": Entry("baselines.queues:PowerOfCells", {}),
+        "max-weight": Entry("baselines.queues:MaxWeight", {}),
+        "jfsq": Entry("baselines.queues:FastestShortest", {}),
+        "jfiq": Entry("baselines.queues:FastestIdle", {}),
     }
 )
 

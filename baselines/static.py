@@ -1,4 +1,4 @@
-"""Splits that no queue moves: weighted random, and a fixed split by capacity."""
+"""Splits that no queue moves: by servers, by capacity, to the nearest cell."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from baselines.costs import Fields
 from dlb_gym.decision import Array, Decision, Mask
-from dlb_gym.policy import Information, Policy, TaskSpec, proportional
+from dlb_gym.policy import Information, Policy, TaskSpec, proportional, split_ties
 
 
 class WeightedRandom(Policy):
@@ -23,6 +23,35 @@ class WeightedRandom(Policy):
         """Split by probed live servers."""
         fields = self.fields(observation)
         return Decision(proportional(_float64(fields["servers"]), fields["admissible"] > 0.0))
+
+
+class RoundRobin(Policy):
+    """Smooth weighted round robin, nginx's: requests follow the split by probed capacity in turns.
+
+    With every request the weights x_ij are added to credits; the cell of the largest credit gets
+    it and pays their sum. x_ij is proportional to cell j's nominal rate by the probe held.
+    """
+
+    name = "wrr"
+    information: Information = "local"
+
+    def act(self, observation: NDArray[np.float32]) -> Decision:
+        """The split by probed capacity, taken in turns."""
+        fields = self.fields(observation)
+        capacity = _float64(fields["capacity_load"])
+        return Decision(proportional(capacity, fields["admissible"] > 0.0), dispatch="smooth")
+
+
+class Nearest(Policy):
+    """Everything to the cell of the shortest round trip, whatever it holds; equal ones share."""
+
+    name = "nearest"
+    information: Information = "local"
+
+    def act(self, observation: NDArray[np.float32]) -> Decision:
+        """One-hot rows, but for ties."""
+        fields = self.fields(observation)
+        return Decision(split_ties(_float64(fields["rtt"]), fields["admissible"] > 0.0))
 
 
 class CapacitySplit(Policy):
