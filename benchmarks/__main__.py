@@ -6,13 +6,14 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from benchmarks import batching, engine, faces, mechanisms, scale
+from benchmarks import batching, engine, faces, mechanisms, policies, scale
 
 BENCHMARKS: dict[str, Callable[[], int | None]] = {
     "batching": batching.main,
     "engine": engine.main,
     "faces": faces.main,
     "mechanisms": mechanisms.main,
+    "policies": policies.main,
     "scale": scale.main,
 }
 
