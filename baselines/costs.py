@@ -46,7 +46,8 @@ def cost(name: CostName, fields: Fields) -> Array:
         return fields["rif"].astype(np.float64)
     serving = fields["serving_latency" if name == "latency" else "marginal_latency"]
     round_trips = {"marginal": 0.0, "one-way": 0.5}.get(name, 1.0)
-    return np.add(serving, round_trips * fields["rtt"], dtype=np.float64)
+    costs: Array = np.add(serving, round_trips * fields["rtt"], dtype=np.float64)
+    return costs
 
 
 def cost_slope(name: CostName, point: OperatingPoint) -> Array:

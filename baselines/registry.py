@@ -51,6 +51,36 @@ BASELINES: Mapping[str, Entry] = MappingProxyType(
         "max-weight": Entry("baselines.queues:MaxWeight", {}),
         "jfsq": Entry("baselines.queues:FastestShortest", {}),
         "jfiq": Entry("baselines.queues:FastestIdle", {}),
+        "predictive-disc-rif": Entry("baselines.predictive:PredictiveVector", {"cost": "rif"}),
+        "predictive-disc-latency": Entry(
+            "baselines.predictive:PredictiveVector", {"cost": "latency"}
+        ),
+        "predictive-disc-gradient": Entry(
+            "baselines.predictive:PredictiveVector", {"cost": "gradient"}
+        ),
+        "predictive-disc-rif-score": Entry(
+            "baselines.predictive:PredictiveDiscrete", {"cost": "rif"}
+        ),
+        "predictive-disc-latency-score": Entry(
+            "baselines.predictive:PredictiveDiscrete", {"cost": "latency"}
+        ),
+        "predictive-disc-gradient-score": Entry(
+            "baselines.predictive:PredictiveDiscrete", {"cost": "gradient"}
+        ),
+        "predictive-flow-rif": Entry("baselines.predictive:PredictiveFlow", {"cost": "rif"}),
+        "predictive-flow-latency": Entry(
+            "baselines.predictive:PredictiveFlow", {"cost": "latency"}
+        ),
+        "predictive-flow-gradient": Entry(
+            "baselines.predictive:PredictiveFlow", {"cost": "gradient"}
+        ),
+        "predictive-softmin-rif": Entry("baselines.predictive:PredictiveSoftmin", {"cost": "rif"}),
+        "predictive-softmin-latency": Entry(
+            "baselines.predictive:PredictiveSoftmin", {"cost": "latency"}
+        ),
+        "predictive-softmin-gradient": Entry(
+            "baselines.predictive:PredictiveSoftmin", {"cost": "gradient"}
+        ),
     }
 )
 
