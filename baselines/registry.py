@@ -51,6 +51,13 @@ BASELINES: Mapping[str, Entry] = MappingProxyType(
         "max-weight": Entry("baselines.queues:MaxWeight", {}),
         "jfsq": Entry("baselines.queues:FastestShortest", {}),
         "jfiq": Entry("baselines.queues:FastestIdle", {}),
+        "maglev": Entry("baselines.peers.tables:Maglev", {}),
+        "ecmp": Entry("baselines.peers.tables:EqualCostHashing", {}),
+        "drill": Entry("baselines.peers.drill:Drill", {}),
+        "prequal": Entry("baselines.peers.prequal:Prequal", {}),
+        "c3": Entry("baselines.peers.c3:C3", {}),
+        "skywalker-unqueued": Entry("baselines.peers.skywalker:SkyWalker", {}),
+        "gorgo": Entry("baselines.peers.gorgo:Gorgo", {}),
         "predictive-disc-rif": Entry("baselines.predictive:PredictiveVector", {"cost": "rif"}),
         "predictive-disc-latency": Entry(
             "baselines.predictive:PredictiveVector", {"cost": "latency"}
