@@ -55,6 +55,7 @@ BASELINES: Mapping[str, Entry] = MappingProxyType(
         "waterfall-region": Entry("baselines.waterfall:Waterfall", {"kind": "waterfall-region"}),
         "spray-region": Entry("baselines.waterfall:Waterfall", {"kind": "spray-region"}),
         "spray-world": Entry("baselines.waterfall:Waterfall", {"kind": "spray-world"}),
+        "static-optimum": Entry("baselines.optimum:StaticOptimum", {}),
         "maglev": Entry("baselines.peers.tables:Maglev", {}),
         "ecmp": Entry("baselines.peers.tables:EqualCostHashing", {}),
         "drill": Entry("baselines.peers.drill:Drill", {}),

@@ -39,7 +39,7 @@ def act_us(
     policies = {name: baselines.make(name) for name in names}
     for policy in policies.values():
         policy.reset(task.spec, rows, 0)
-        policy.reveal([task.simulator.workload(r) for r in range(rows)])
+        policy.reveal([each for each in task.scenarios if each is not None])
     best = dict.fromkeys(names, float("inf"))
     for _ in range(rounds):
         for name, policy in policies.items():

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlb_gym.aside import write_aside
+from dlb_gym.bounds import bounds
 from dlb_gym.policy import Policy
 from dlb_gym.rates import offered_rate_rps
 from dlb_gym.runs import Run, batches, canonical_json, package_version, require_playable
@@ -70,7 +71,7 @@ def rollout(runs: Sequence[Run]) -> list[Result]:
     task = Task(first.source(), len(runs))
     observation = task.reset(seeds=[run.seed for run in runs])
     policy.reset(task.spec, len(runs), first.seed)
-    policy.reveal([task.simulator.workload(r) for r in range(len(runs))])
+    policy.reveal([_scenario(task, r) for r in range(len(runs))])
     timelines = _play(task, policy, observation, runs)
     in_system = [task.summary(r)["in_system_at_end"] for r in range(len(runs))]
     task.drain()
@@ -112,6 +113,7 @@ def _record(task: Task, r: int, policy: Policy, run: Run, in_system_at_horizon: 
     scenario = _scenario(task, r)
     name = run.label or policy.name
     interval_ms = scenario.control_interval_s * 1e3
+    limits = bounds(scenario)
     metrics = {key: _finite(value) for key, value in task.summary(r).items()}
     del metrics["in_system_at_end"]  # 0 after the drain
     error_cost_s = scenario.error_penalty * float(metrics["zero_load_time_s"] or 0.0)
@@ -130,6 +132,8 @@ def _record(task: Task, r: int, policy: Policy, run: Run, in_system_at_horizon: 
         "horizon_s": scenario.horizon_s,
         "trace_lap_s": _trace_lap_s(scenario),
         "in_system_at_horizon": in_system_at_horizon,
+        "bound_fluid_s": limits.fluid_s,
+        "bound_clairvoyant_s": limits.clairvoyant_s,
         **metrics,
         "made_by": run.policy,
         "keywords": canonical_json(dict(run.keywords)),

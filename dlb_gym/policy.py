@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dlb_gym.decision import Array, Decision, Mask
 from dlb_gym.observation import Observation
 from dlb_gym.reductions import ordered_sum
-from dlb_gym.workload import Workload
+from dlb_gym.scenario import Scenario
 
 Information = Literal["static", "local", "central", "oracle"]
 Encoding = Literal["weights", "logits"]
@@ -84,11 +84,11 @@ class Policy(ABC):
     def restart(self, rows: Mask) -> None:  # noqa: B027 - a policy without memory has nothing to do
         """Forget the past of the rows whose episode starts anew, shape (n,)."""
 
-    def reveal(self, workloads: Sequence[Workload]) -> None:  # noqa: B027 - for oracles alone
+    def reveal(self, scenarios: Sequence[Scenario]) -> None:  # noqa: B027 - for oracles alone
         """What the rows' episodes will be, before the first decision; for `oracle` policies.
 
         Args:
-            workloads: Scenario, rates and disturbances of every row.
+            scenarios: Of every row.
         """
 
     @abstractmethod

@@ -37,6 +37,11 @@ def check_policy(policy: Policy, seed: int = 0) -> None:
     Raises:
         ValueError: A rule is broken; names the policy and the rule.
     """
+    if policy.information == "oracle":
+        raise ValueError(
+            f"policy {policy.name!r} is an oracle, and synthetic observations have no scenarios to "
+            "reveal; test what it does with real ones"
+        )
     rng = np.random.default_rng(seed)
     episode = _episode(rng)
     answers = _play(policy, episode, seed)

@@ -19,6 +19,7 @@ NOTHING = "none"
 """Stands where a run answered no request and so has no latency."""
 RANKED_BY = "latency_with_errors_s"
 ANSWERED = "latency_mean_s"
+FLUID, CLAIRVOYANT = "bound_fluid_s", "bound_clairvoyant_s"
 WIDTH = 110
 """Columns of the terminal that the text fits."""
 
@@ -212,12 +213,35 @@ def _notes(policies: Sequence[_Policy], reference: str, brief: bool) -> list[str
             "load: offered over the nominal rate of the live servers, mean over the horizon; at "
             "end: requests in the system when arrivals stopped.",
         ]
+    notes += _note_on_bounds([record for policy in policies for record in policy.records])
     notes += _note_on_trace([record for policy in policies for record in policy.records])
     notes += _note_on_cheap_errors(policies)
     notes += _note_on_kinds(policies)
     for policy in policies:
         notes += _note_on(policy)
     return notes
+
+
+def bounds_of(records: Sequence[Record]) -> list[tuple[str, float]]:
+    """Names and means of the bounds that all the systems have (see `bounds`)."""
+    systems = {(r["scenario_digest"], r["seed"]): r for r in records}.values()
+    found = []
+    for name, key in (("fluid optimum", FLUID), ("clairvoyant bound", CLAIRVOYANT)):
+        values = [r[key] for r in systems]
+        if None not in values:
+            found.append((name, sum(values) / len(values)))
+    return found
+
+
+def _note_on_bounds(records: Sequence[Record]) -> list[str]:
+    found = bounds_of(records)
+    if not found:
+        return ["These systems have no bounds: servers keep prefixes, or demand is beyond them."]
+    said = ", ".join(f"{name} {value_s:.3f} s" for name, value_s in found)
+    return [
+        f"Bounds on the mean: {said}. Fluid optimum: the best fixed routing, cells doing as their "
+        "latency curves say. Clairvoyant: nothing ever waits."
+    ]
 
 
 def _note_on_trace(records: Sequence[Record]) -> list[str]:

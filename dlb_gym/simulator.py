@@ -250,17 +250,6 @@ class Simulator:
         if self._extras is not None:
             self._extras.flag[:, extras.SPENT] = spent
 
-    def workload(self, r: int) -> Workload:
-        """Row r's requests, with its scenario and disturbances.
-
-        Raises:
-            ValueError: The row was never reset.
-        """
-        workload = self._workloads[r]
-        if workload is None:
-            raise ValueError(f"row {r} has no episode; call reset_row({r}, ...) first")
-        return workload
-
     def advance(self, target_step: IntArray) -> None:
         """Moves every row to its target step, (n,), under the decision in force."""
         if all(scaler is None for scaler in self._scalers):

@@ -101,7 +101,7 @@ def test_regions_spread_along_chains_of_roots() -> None:
 
 
 def test_wrong_arguments_are_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r"kind = 'waterfall-zones' is unknown; nearest.*-zone'; c"):
+    with pytest.raises(ValueError, match=r"kind = 'waterfall-zones' is unknown; nearest.*; c"):
         Waterfall("waterfall-zones")
     for key in ("headroom", "period_s", "region_rtt_s"):
         with pytest.raises(ValueError, match=rf"{key} = 0.0 must be finite and above 0; leave it"):

@@ -1,0 +1,112 @@
+"""Two latencies to measure policies against, from a scenario's true rates.
+
+**Fluid optimum.** The mean latency of the best fixed routing, if cells behaved as their latency
+curves say (`static_optimum`). No fixed routing can beat it by much; it is no bound in the strict
+sense, as the curves are those of Poisson arrivals, and a policy that evens arrivals out, or follows
+queues, may do better.
+
+**Clairvoyant bound.** Each cell's servers as one pool in which nothing waits: a request that root i
+sends to cell j takes the router's delay, 2 tau_ij and the mean zero-load time S_j of the cell. In
+the long run no cell serves more than its nominal rate, so
+
+    min sum_ij y_ij (2 tau_ij + S_j) / Lambda,   sum_j y_ij = lambda_i,  sum_i y_ij <= nominal_j,
+
+is below the mean latency of answered requests of every policy that does not know a request's tokens
+before it chooses a cell, as roots do not, and that loses none. Where demand or capacity change, a
+queue may carry work from one time to another, so the second constraint is dropped: the bound is
+then that of cells without limits.
+
+Neither is defined where servers keep prefixes (a request may then take less than its zero-load
+time); the fluid optimum neither where rates or capacity change, or the demand cannot be served.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linprog
+
+from dlb_gym.calibration import latency_parameters
+from dlb_gym.latency_model import LatencyModel
+from dlb_gym.rates import (
+    demand_shares,
+    nominal_rates_rps,
+    offered_rate_rps,
+    one_way_s,
+    zero_load_times_s,
+)
+from dlb_gym.scenario import DemandProfile, Scenario
+from dlb_gym.static_optimum import InfeasibleError, Optimum, static_optimum
+
+Array = NDArray[np.float64]
+
+
+class Bounds(NamedTuple):
+    """Mean end-to-end latencies, seconds; None where there is none (see the module)."""
+
+    fluid_s: float | None
+    clairvoyant_s: float | None
+
+
+@lru_cache(maxsize=1024)
+def bounds(scenario: Scenario) -> Bounds:
+    """The latencies of a scenario."""
+    if scenario.demand.has_sessions:
+        return Bounds(None, None)
+    steady = is_steady(scenario)
+    fluid_s = None
+    if steady:
+        try:
+            fluid_s = scenario.router_delay_s + best_routing(scenario).latency_s
+        except InfeasibleError:
+            fluid_s = None
+    return Bounds(fluid_s, _clairvoyant_s(scenario, limited=steady))
+
+
+def is_steady(scenario: Scenario) -> bool:
+    """Whether rates and capacity stay what they are."""
+    return (
+        not scenario.disturbances
+        and scenario.autoscaler is None
+        and scenario.demand.trace is None
+        and scenario.demand.profile == DemandProfile()
+    )
+
+
+def rates_rps(scenario: Scenario) -> Array:
+    """lambda_i, each root's mean rate, (roots,)."""
+    return offered_rate_rps(scenario) * demand_shares(scenario)
+
+
+@lru_cache(maxsize=1024)
+def best_routing(scenario: Scenario) -> Optimum:
+    """The best fixed routing under the scenario's mean rates and all its servers.
+
+    Raises:
+        InfeasibleError: No routing can serve the demand.
+    """
+    servers = np.array([cell.servers for cell in scenario.cells], dtype=np.float64)
+    model = LatencyModel(*np.asarray(latency_parameters(scenario), dtype=np.float64).T)
+    return static_optimum(rates_rps(scenario), one_way_s(scenario), servers, model)
+
+
+def _clairvoyant_s(scenario: Scenario, limited: bool) -> float | None:
+    """The linear program; None if its constraints cannot be met."""
+    tau_s, demand = one_way_s(scenario), rates_rps(scenario)
+    alone_s = 2.0 * tau_s + zero_load_times_s(scenario)
+    if not limited:
+        least_s = np.nanmin(alone_s, axis=1)
+        return float(scenario.router_delay_s + demand @ least_s / demand.sum())
+    root, cell = np.nonzero(~np.isnan(tau_s))
+    found: Any = linprog(
+        alone_s[root, cell] / demand.sum(),
+        A_ub=(cell == np.arange(tau_s.shape[1])[:, None]).astype(np.float64),
+        b_ub=nominal_rates_rps(scenario),
+        A_eq=(root == np.arange(tau_s.shape[0])[:, None]).astype(np.float64),
+        b_eq=demand,
+        method="highs",
+    )
+    return None if found.x is None else float(scenario.router_delay_s + found.fun)
