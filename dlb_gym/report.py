@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from dlb_gym.aside import write_aside
-from dlb_gym.comparison import Record, labels
+from dlb_gym.comparison import Record, labels, mean_of
 from dlb_gym.evaluation import Result
 from dlb_gym.printable import printable
-from dlb_gym.report_table import Group, Table, by_scenario, table
+from dlb_gym.report_table import RANKED_BY, Group, Table, bounds_of, by_scenario, table
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #1c2733; max-width: 1180px;
@@ -97,7 +97,7 @@ class _Figures:
 
 
 def _section(scenario: str, results: Sequence[Result], figures: _Figures) -> list[str]:
-    from dlb_gym.report_figures import latency_figure, routing_figure, time_figure
+    from dlb_gym.report_figures import latency_figure, means_figure, routing_figure, time_figure
 
     records = [result.record for result in results]
     order = labels(records)
@@ -105,6 +105,12 @@ def _section(scenario: str, results: Sequence[Result], figures: _Figures) -> lis
     histograms = {
         label: _sum(r.histogram for r in results if r.record["label"] == label) for label in order
     }
+    means_s = {
+        label: mean_s
+        for label in order
+        if (mean_s := mean_of(records, label, RANKED_BY)) is not None
+    }
+    parts.append(figures.html(means_figure(means_s, dict(bounds_of(records)))))
     parts.append(figures.html(latency_figure(histograms)))
     timelines: dict[str, dict[str, Any]] = {}
     for result in results:

@@ -43,6 +43,34 @@ def _layout(figure: Any, title: str, height: int) -> Any:
     return figure
 
 
+def means_figure(means_s: Mapping[str, float], bounds_s: Mapping[str, float]) -> Any:
+    """Mean latency with errors of every policy, best at the top, and the bounds as lines.
+
+    Args:
+        means_s: Label -> mean, in the order of the colours.
+        bounds_s: Name -> latency.
+    """
+    from plotly import graph_objects as go
+
+    ranked = sorted(means_s, key=lambda label: -means_s[label])
+    colours = {label: _colour(index) for index, label in enumerate(means_s)}
+    figure = go.Figure(
+        go.Scatter(
+            x=[round(means_s[label], 5) for label in ranked],
+            y=[_text(label) for label in ranked],
+            mode="markers",
+            marker={"color": [colours[label] for label in ranked], "size": 9},
+        )
+    )
+    for name, value_s in bounds_s.items():
+        figure.add_vline(
+            x=round(value_s, 5), line={"dash": "dash", "width": 1}, annotation_text=_text(name)
+        )
+    figure.update_xaxes(title="mean latency with errors, s")
+    figure.update_yaxes(type="category", automargin=True)
+    return _layout(figure, "Policies and bounds", 160 + 22 * len(ranked))
+
+
 def latency_figure(histograms: Mapping[str, Mapping[int, int]]) -> Any:
     """Share of requests that take longer than t, per policy; both axes logarithmic.
 

@@ -13,7 +13,13 @@ import pytest
 
 from dlb_gym.evaluation import Result, rollout
 from dlb_gym.report import render, write_report
-from dlb_gym.report_figures import latency_figure, routing_figure, time_figure
+from dlb_gym.report_figures import (
+    PALETTE,
+    latency_figure,
+    means_figure,
+    routing_figure,
+    time_figure,
+)
 from dlb_gym.report_table import DEPLOYABLE, table, text_table
 from dlb_gym.runs import Run, seeded
 from dlb_gym.scenario_source import override
@@ -156,6 +162,44 @@ def record(policy: str, seed: int, mean_s: float | None, **changes: Any) -> dict
         "latency_with_errors_s": mean_s,
         "errors": 0,
     } | changes  # fmt: skip
+
+
+def test_every_table_names_the_bounds_that_all_its_systems_have() -> None:
+    systems = [
+        {"scenario_digest": "one", "bound_fluid_s": 1.0, "bound_clairvoyant_s": 0.5},
+        {"scenario_digest": "two", "bound_fluid_s": 2.0, "bound_clairvoyant_s": 0.75},
+    ]
+    records = [
+        record(name, seed, 3.0, **systems[seed]) for name in ("random", "other") for seed in (0, 1)
+    ]
+    assert bounds_of(records) == [("fluid optimum", 1.5), ("clairvoyant bound", 0.625)]
+    (said,) = [n for n in table(records, brief=True).notes if n.startswith("Bounds on the mean")]
+    assert said.startswith(
+        "Bounds on the mean: fluid optimum 1.500 s, clairvoyant bound 0.625 s. Fluid optimum: "
+    )
+    partly = [*records, record("random", 2, 3.0, bound_fluid_s=None, bound_clairvoyant_s=0.25)]
+    assert bounds_of(partly) == [("clairvoyant bound", 0.5)]
+    without = [record("random", 0, 3.0, bound_fluid_s=None, bound_clairvoyant_s=None)]
+    assert any(note.startswith("These systems have no bounds") for note in table(without).notes)
+
+
+def test_the_figure_of_means_has_the_best_at_the_top_and_bounds_as_lines() -> None:
+    figure = means_figure({"slow": 3.0, "fast": 1.0, "middle": 2.0}, {"fluid optimum": 0.75})
+    (dots,) = figure.data
+    assert (dots.y, dots.x) == (("slow", "middle", "fast"), (3.0, 2.0, 1.0))
+    (line,) = figure.layout.shapes
+    assert (line.x0, line.x1) == (0.75, 0.75)
+    assert figure.layout.annotations[-1].text == "fluid optimum"
+    coloured = dict(zip(dots.y, dots.marker.color, strict=True))
+    assert [coloured[label] for label in ("slow", "fast")] == list(PALETTE[:2])
+
+
+def test_oracles_and_central_policies_are_ranked_apart() -> None:
+    kinds = ("oracle", "central", "static", "local")
+    records = [record(kind, 0, 1.0, information=kind) for kind in kinds]
+    groups = table(records).groups
+    assert [group.title for group in groups] == [DEPLOYABLE, CENTRAL, ORACLE]
+    assert [len(group.rows) for group in groups] == [2, 1, 1]
 
 
 def test_the_table_shows_the_records_means_best_first() -> None:
