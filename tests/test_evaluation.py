@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from dlb_gym import evaluation, runs
+from dlb_gym.bounds import best_routing, bounds, rates_rps
 from dlb_gym.decision import Decision
 from dlb_gym.evaluation import rollout, run_all
 from dlb_gym.measurements import bin_edges_s
@@ -256,6 +257,39 @@ def test_families_draw_a_scenario_for_every_seed() -> None:
     assert first["scenario"] == second["scenario"] == "appendix_b"
     assert first["scenario_digest"] != second["scenario_digest"]
     assert first["horizon_s"] == 2.0
+
+
+def test_trials_play_one_drawn_system_under_several_seeds() -> None:
+    changes = {"warmup_s": 1.0, "horizon_s": 2.0}
+    run = Run(UNIFORM, family="appendix_b", changes=changes, trials=2)
+    results = [result.record for result in rollout(seeded(run, 4, first=6))]
+    digests = [record["scenario_digest"] for record in results]
+    assert digests[0] == digests[1] != digests[2] == digests[3]
+    assert len({record["requests"] for record in results}) == 4
+    alone = rollout(seeded(Run(UNIFORM, family="appendix_b", changes=changes), 1, first=6))
+    assert alone[0].record["requests"] == results[0]["requests"]  # the first trial is the system's
+    for wrong in ({"trials": 0, "family": "appendix_b"}, {"trials": 2, "scenario": short()}):
+        with pytest.raises(ValueError, match=r"trials = \d must be at least 1, and more than 1 be"):
+            Run(UNIFORM, **wrong)  # type: ignore[arg-type]
+
+
+def test_an_oracle_plays_the_optimum_of_each_rows_scenario() -> None:
+    runs = seeded(
+        Run(
+            "baselines.optimum:StaticOptimum", family="appendix_b",
+            changes={"warmup_s": 1.0, "horizon_s": 20.0}, timeline=True,
+        ), 2, first=5,
+    )  # fmt: skip
+    for run, result in zip(runs, rollout(runs), strict=True):
+        scenario = run.source().scenario(0, run.seed, 0)
+        assert result.record["bound_fluid_s"] == bounds(scenario).fluid_s
+        assert result.record["information"] == "oracle"
+    played = rollout([replace(runs[0], timeline=True)])[0].timeline
+    assert played is not None
+    expected = best_routing(runs[0].source().scenario(0, runs[0].seed, 0)).routing
+    demand = np.array(rates_rps(runs[0].source().scenario(0, runs[0].seed, 0)))
+    share = (demand[:, None] * expected).sum(axis=0) / demand.sum()
+    assert np.mean(played["share"], axis=0) == pytest.approx(share, abs=0.03)
 
 
 def test_batches_hold_seeds_that_follow_each_other() -> None:

@@ -20,7 +20,7 @@ from dlb_gym.report_figures import (
     routing_figure,
     time_figure,
 )
-from dlb_gym.report_table import DEPLOYABLE, table, text_table
+from dlb_gym.report_table import CENTRAL, DEPLOYABLE, ORACLE, bounds_of, table, text_table
 from dlb_gym.runs import Run, seeded
 from dlb_gym.scenario_source import override
 from tests.scenarios_by_hand import two_cells

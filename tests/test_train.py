@@ -15,6 +15,7 @@ import pytest
 import train
 from agents.training import Training
 from agents.training import train as train_agent
+from baselines import registry
 from dlb_gym.scenario_source import load_scenario, override
 from tests.full_disk import room_for
 from tests.scenarios_by_hand import DATA, needs, two_cells
@@ -136,6 +137,22 @@ def test_evaluation_takes_a_family_and_a_control_interval(tmp_path: Path) -> Non
     assert "flow-gradient @ 20 ms" in done.stdout
     lines = (tmp_path / "runs" / "family" / "records.jsonl").read_text().splitlines()
     assert len({json.loads(line)["scenario_digest"] for line in lines}) == 3
+
+
+def test_all_baselines_are_compared_by_one_name_and_systems_played_twice(tmp_path: Path) -> None:
+    done = call(
+        tmp_path, "evaluate", "--family", "appendix_b", "--control-interval", "0.5", *SHORT,
+        "--policies", "all", "--seeds", "4", "--trials", "2", "--settle", "0", "--name", "all",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines = (tmp_path / "runs" / "all" / "records.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    assert {record["policy"] for record in records} == set(registry.names())
+    assert len({record["scenario_digest"] for record in records}) == 2
+    assert "scenario appendix_b: 2 systems, 4 seeds" in done.stdout
+    assert "Bounds on the mean: fluid optimum" in done.stdout
+    for title in ("deployable", "central", "oracles"):
+        assert title in done.stdout
 
 
 @needs(TRACE)

@@ -14,7 +14,7 @@ import baselines
 from baselines.registry import BASELINES
 from dlb_gym.envs import DLBEnv
 from dlb_gym.observation import Observation
-from dlb_gym.policy import TaskSpec, task_spec_of
+from dlb_gym.policy import Policy, TaskSpec, task_spec_of
 from dlb_gym.policy_check import check_policy
 from tests.baselines.scenes import observe
 
@@ -36,9 +36,23 @@ class Echo(gym.Env[np.ndarray, np.ndarray]):
         return observe(2, 3)[0], float(action[0, 0]), False, self.left == 0, {}
 
 
-@pytest.mark.parametrize("name", baselines.names())
+ORACLES = [name for name in baselines.names() if baselines.make(name).information == "oracle"]
+
+
+@pytest.mark.parametrize("name", [name for name in baselines.names() if name not in ORACLES])
 def test_every_baseline_keeps_the_contract(name: str) -> None:
-    check_policy(baselines.make(name))
+    policy = baselines.make(name)
+    assert type(policy).reveal is Policy.reveal  # what oracles are told is for them alone
+    check_policy(policy)
+
+
+@pytest.mark.parametrize("name", ORACLES)
+def test_oracles_say_what_they_lack(name: str) -> None:
+    policy = baselines.make(name, Echo())
+    with pytest.raises(ValueError, match=r"is an oracle and was told nothing: evaluate it with"):
+        policy.predict(observe(2, 3))
+    with pytest.raises(ValueError, match=r"is an oracle, and synthetic observations have no scen"):
+        check_policy(policy)
 
 
 @pytest.mark.parametrize("name", baselines.names())
