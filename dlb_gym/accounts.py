@@ -110,8 +110,9 @@ def _messages(params: Params, state: State, memory: Extras) -> NDArray[np.int64]
     """(n,) messages of telemetry, those that the paper's section 5.1 counts.
 
     A probe and its answer for every report and arc, L (L - 1) for every gathering of a cell's leaf
-    replicas, 2 for every look of one at a server. At the end of a turn the root replica whose it
-    was tells each peer about all cells at once; without turns it passes on every report.
+    replicas, 2 for every look of one at a server and every probe of the rule "prequal". At the end
+    of a turn the root replica whose it was tells each peer about all cells at once; without turns
+    it passes on every report.
     """
     flag, turn_s = memory.flag, memory.setting[:, extras.TURN_S]
     arcs = (~np.isnan(params.tau_s)).sum(axis=1)

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from dlb_gym.calibration import latency_parameters
 from dlb_gym.disturbances import Disturbances, Window
-from dlb_gym.engine import Extras, ExtraSizes, extras, publish
+from dlb_gym.engine import Extras, ExtraSizes, extras, leaf_memory, publish
 from dlb_gym.engine.affinity import PrefixCache, cache_slots, limit_cache, map_rows
 from dlb_gym.engine.estimator import from_model, model_of
 from dlb_gym.engine.layout import NONE, Params
 from dlb_gym.latency_model import LatencyModel
-from dlb_gym.mechanisms import Affinity, ErrorAversion, Telemetry
+from dlb_gym.mechanisms import Affinity, ErrorAversion, Leaf, Telemetry
 from dlb_gym.rates import batching_servers, nominal_rates_rps, one_way_s
 from dlb_gym.reductions import ordered_sum
 from dlb_gym.scenario import Scenario
@@ -31,6 +31,20 @@ AFFINITIES = {
     "sticky": extras.STICKY,
     "consistent_hash": extras.HASHED,
 }
+LEAF_RULES = {
+    "tokens": extras.POWER,
+    "random": extras.RANDOM,
+    "round_robin": extras.ROUND_ROBIN,
+    "least_requests": extras.LEAST_REQUESTS,
+    "ray": extras.RAY,
+    "prequal": extras.PREQUAL,
+    "vllm": extras.VLLM,
+    "vllm_load_aware": extras.VLLM_LOAD_AWARE,
+    "aibrix": extras.AIBRIX,
+    "sglang": extras.SGLANG,
+    "preble": extras.PREBLE,
+    "dualmap": extras.DUALMAP,
+}
 
 
 def uses_mechanisms(scenario: Scenario) -> bool:
@@ -41,6 +55,7 @@ def uses_mechanisms(scenario: Scenario) -> bool:
         or scenario.latency_estimate.kind != "oracle"
         or scenario.error_aversion is not None
         or scenario.demand.has_sessions
+        or scenario.leaf != Leaf()
         or scenario.retries is not None
         or isinstance(scenario.server, ContinuousBatching)
         or scenario.server.max_wait_s is not None
@@ -62,7 +77,19 @@ def sizes_for(scenario: Scenario, disturbances: Disturbances, sizes: ExtraSizes)
         max_batch=max(
             sizes.max_batch, design.max_batch if isinstance(design, ContinuousBatching) else 1
         ),
+        leaf_windows=max(sizes.leaf_windows, window_columns(scenario.leaf)),
+        leaf_probes=max(sizes.leaf_probes, held_probes(scenario.leaf)),
     )
+
+
+def window_columns(leaf: Leaf) -> int:
+    """Columns of a leaf replica's sliding window; 1 with rules that have none."""
+    return leaf_memory.WINDOW_COLUMNS if leaf.rule in ("vllm", "preble") else 1
+
+
+def held_probes(leaf: Leaf) -> int:
+    """Probes that a leaf replica may hold; 1 with rules that do not probe."""
+    return leaf.probe_pool if leaf.rule == "prequal" else 1
 
 
 def late_by_s(scenario: Scenario, disturbances: Disturbances) -> float:
@@ -166,6 +193,7 @@ def write_row(
         memory.flag[r, extras.CACHE_SLOTS] = cache_slots(affinity.cache_sessions)
         memory.flag[r, extras.MAP_ROWS] = map_rows(affinity.map_sessions)
         limit_cache(PrefixCache(*(array[r] for array in memory.cache)), affinity.cache_sessions)
+    _write_leaf(r, memory, scenario.leaf)
     if scenario.retries is not None:
         memory.flag[r, extras.ATTEMPTS] = scenario.retries.attempts
         memory.setting[r, extras.BUDGET] = scenario.retries.budget
@@ -212,6 +240,29 @@ def _write_telemetry(r: int, memory: Extras, scenario: Scenario) -> None:
     setting[extras.PROBE_LOSS] = telemetry.probe_loss
     setting[extras.PROBE_TIMEOUT_S] = telemetry.probe_timeout_s
     setting[extras.TURN_S] = telemetry.turn_s
+
+
+def _write_leaf(r: int, memory: Extras, leaf: Leaf) -> None:
+    if leaf == Leaf():
+        return  # a power of two on tokens has a kernel of its own
+    memory.flag[r, extras.LEAF_RULE] = LEAF_RULES[leaf.rule]
+    for column, value in (
+        (leaf_memory.CHOICES, leaf.choices),
+        (leaf_memory.POOL, leaf.probe_pool),
+        (leaf_memory.AGE_S, leaf.probe_age_s),
+        (leaf_memory.PROBES, leaf.probes_per_request),
+        (leaf_memory.REMOVALS, leaf.removals_per_request),
+        (leaf_memory.DELTA, leaf.reuse_delta),
+        (leaf_memory.QUANTILE, leaf.rif_quantile),
+        (leaf_memory.WINDOW_S, leaf.number("window_s")),
+        (leaf_memory.LOAD_WEIGHT, leaf.load_weight),
+        (leaf_memory.MATCH_SHARE, leaf.match_share),
+        (leaf_memory.GAP, leaf.number("imbalance_gap")),
+        (leaf_memory.FACTOR, leaf.number("imbalance_factor")),
+        (leaf_memory.DEVIATIONS, leaf.deviations),
+        (leaf_memory.SLO_S, leaf.ttft_slo_s),
+    ):
+        memory.rules.setting[r, column] = value
 
 
 def _write_aversion(r: int, memory: Extras, aversion: ErrorAversion | None) -> None:

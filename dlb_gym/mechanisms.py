@@ -6,7 +6,7 @@ is ours, and the docstring says so. How they work stands beside the kernels in `
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -14,6 +14,9 @@ from dlb_gym.strict import MAX_COUNT, Factor, Fraction, PositiveSeconds, Seconds
 
 MAX_REPLICAS = 200
 """Router replicas of a cell; the paper's cells run 5 to 200 (section 5.1)."""
+
+MAX_CHOICES = 64
+"""Servers that a leaf draws for one request; the engine keeps room for as many."""
 
 Replicas = Annotated[int, Field(ge=1, le=MAX_REPLICAS)]
 
@@ -133,6 +136,114 @@ class Affinity(Strict):
     cache_tokens: Annotated[int, Field(ge=1, le=10**15)] = 100_000
     cache_sessions: Annotated[int, Field(ge=1, le=1_000_000)] = 1024
     map_sessions: Annotated[int, Field(ge=1, le=1_000_000)] = 1024
+
+
+class Leaf(Strict):
+    """How a leaf router chooses the server of a request.
+
+    "tokens" with two choices is DLB's own (paper 3.1). What each rule is, its source and what it
+    knows stand in docs/leaf_rules.md and `engine.leaf_rules`. Keys that a rule does not look at
+    must be left out; the defaults are its source's.
+
+    Attributes:
+        rule: Its name.
+        choices: Servers among which "tokens" takes the one with the fewest unfinished tokens.
+        probe_pool: Probes that "prequal" holds.
+        probe_age_s: Age at which "prequal" drops them.
+        probes_per_request: That "prequal" sends; need not be whole.
+        removals_per_request: Probes that "prequal" drops on purpose; likewise.
+        reuse_delta: The more, the more often "prequal" uses a probe.
+        rif_quantile: Of "prequal": servers with more requests than this quantile are hot.
+        window_s: Time over which "vllm" counts requests (default 60) and "preble" work (180).
+        load_weight: Of "vllm_load_aware": hits that a server with twice the mean load outweighs.
+        match_share: Part of a prompt that must be cached for "sglang" to go there.
+        imbalance_gap: Requests by which servers must differ for "sglang" (64) and "aibrix" (8) to
+            forget about caches.
+        imbalance_factor: Ratio by which they must differ as well, of "sglang" (1.5: largest to
+            least) and "aibrix" (2: largest to mean + 1).
+        deviations: Standard deviations above the mean that "aibrix" lets a keeper's requests be.
+        ttft_slo_s: Time to the first token within which "dualmap" goes to the keeper.
+    """
+
+    rule: Literal[
+        "tokens",
+        "random",
+        "round_robin",
+        "least_requests",
+        "ray",
+        "prequal",
+        "vllm",
+        "vllm_load_aware",
+        "aibrix",
+        "sglang",
+        "preble",
+        "dualmap",
+    ] = "tokens"
+    choices: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 2
+    probe_pool: Annotated[int, Field(ge=2, le=MAX_CHOICES)] = 16
+    probe_age_s: PositiveSeconds = 1.0
+    probes_per_request: Annotated[Factor, Field(le=MAX_CHOICES)] = 3.0
+    removals_per_request: Annotated[float, Field(ge=0, le=MAX_CHOICES)] = 1.0
+    reuse_delta: Annotated[float, Field(ge=0, le=1e6)] = 1.0
+    rif_quantile: Fraction = 2.0**-0.25
+    window_s: PositiveSeconds | None = None
+    load_weight: Annotated[float, Field(ge=0, le=1e6)] = 1.0
+    match_share: Fraction = 0.3
+    imbalance_gap: Annotated[int, Field(ge=0, le=MAX_COUNT)] | None = None
+    imbalance_factor: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    deviations: Annotated[float, Field(ge=0, le=1e6)] = 1.0
+    ttft_slo_s: PositiveSeconds = 5.0
+
+    @property
+    def looks_at_sessions(self) -> bool:
+        """Whether the rule goes by where prefixes are cached, so that it needs sessions."""
+        return self.rule in ("vllm_load_aware", "aibrix", "sglang", "preble", "dualmap")
+
+    def number(self, key: str) -> Any:
+        """The value of a key whose default depends on the rule; 0 where the rule has none."""
+        value = getattr(self, key)
+        return _LEAF_DEFAULTS[key].get(self.rule, 0) if value is None else value
+
+    @model_validator(mode="after")
+    def _used(self) -> Self:
+        """A key that its rule ignores is a slip."""
+        for key, rules in _LEAF_KEYS.items():
+            value = getattr(self, key)
+            if self.rule not in rules and value != type(self).model_fields[key].default:
+                owners = " or ".join(repr(rule) for rule in rules)
+                raise ValueError(
+                    f"{key} = {value} has no effect with rule = {self.rule!r}: set rule = "
+                    f"{owners}, or leave {key} out"
+                )
+        return self
+
+
+_LEAF_DEFAULTS: dict[str, dict[str, float]] = {
+    "window_s": {"vllm": 60.0, "preble": 180.0},
+    "imbalance_gap": {"sglang": 64, "aibrix": 8},
+    "imbalance_factor": {"sglang": 1.5, "aibrix": 2.0},
+}
+"""Defaults that differ by rule."""
+
+_LEAF_KEYS: dict[str, tuple[str, ...]] = {
+    "choices": ("tokens",),
+    **dict.fromkeys(
+        (
+            "probe_pool",
+            "probe_age_s",
+            "probes_per_request",
+            "removals_per_request",
+            "reuse_delta",
+            "rif_quantile",
+        ),
+        ("prequal",),
+    ),
+    "load_weight": ("vllm_load_aware",),
+    "match_share": ("sglang",),
+    "deviations": ("aibrix",),
+    "ttft_slo_s": ("dualmap",),
+    **{key: tuple(own) for key, own in _LEAF_DEFAULTS.items()},
+}
 
 
 class Retries(Strict):

@@ -22,6 +22,7 @@ from dlb_gym.mechanisms import (
     Autoscaler,
     ErrorAversion,
     LatencyEstimate,
+    Leaf,
     Retries,
     Telemetry,
 )
@@ -216,6 +217,7 @@ class Scenario(Strict):
     latency_estimate: LatencyEstimate = LatencyEstimate(kind="oracle")
     error_aversion: ErrorAversion | None = None
     affinity: Affinity | None = None
+    leaf: Leaf = Leaf()
     retries: Retries | None = None
     autoscaler: Autoscaler | None = None
     disturbances: Annotated[tuple[Disturbance, ...], Field(max_length=MAX_DISTURBANCES)] = ()

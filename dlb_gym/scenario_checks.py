@@ -59,6 +59,7 @@ def check_mechanisms(scenario: Scenario) -> None:
         ValueError: They do.
     """
     _check_affinity(scenario)
+    _check_leaf(scenario)
     _check_server(scenario)
     _check_telemetry(scenario)
     _check_intervals(scenario)
@@ -86,6 +87,21 @@ def _check_affinity(scenario: Scenario) -> None:
         raise ValueError(
             "affinity without sessions has nothing to stick to: add demand.sessions, name the "
             "trace's hash_ids_column, or leave affinity out"
+        )
+
+
+def _check_leaf(scenario: Scenario) -> None:
+    """Which of affinity and leaf rule picks a server must be clear."""
+    leaf, affinity = scenario.leaf, scenario.affinity
+    if leaf.looks_at_sessions and not scenario.demand.has_sessions:
+        raise ValueError(
+            f"leaf.rule = {leaf.rule!r} goes by what servers keep of sessions, and there are none: "
+            "add demand.sessions, name the trace's hash_ids_column, or choose another rule"
+        )
+    if affinity is not None and affinity.kind == "consistent_hash" and leaf != type(leaf)():
+        raise ValueError(
+            f"leaf.rule = {leaf.rule!r} has no effect with affinity.kind = 'consistent_hash', by "
+            "which a session's hash alone picks its server: choose another kind, or leave leaf out"
         )
 
 

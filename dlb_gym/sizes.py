@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dlb_gym.autoscaler import Scaler
 from dlb_gym.disturbances import Disturbances
-from dlb_gym.engine import ExtraSizes, extras, layout
+from dlb_gym.engine import ExtraSizes, extras, layout, leaf_memory
 from dlb_gym.engine.affinity import cache_slots, map_rows
 from dlb_gym.mechanism_rows import late_by_s, sizes_for, uses_mechanisms
 from dlb_gym.observation import FIELDS
@@ -58,6 +58,8 @@ class Axes(NamedTuple):
         map_sessions: Sessions that a root remembers.
         cache_sessions: Sessions that a cell remembers.
         max_batch: Requests of a batch.
+        leaf_windows: Columns of a leaf replica's sliding window.
+        leaf_probes: Probes that it holds.
         columns: Of a request that is drawn.
         ahead: Requests of the busiest root that are drawn and not yet dispatched.
         chunk: Requests of all roots that are drawn together.
@@ -77,6 +79,8 @@ class Axes(NamedTuple):
     map_sessions: int = 0
     cache_sessions: int = 0
     max_batch: int = 1
+    leaf_windows: int = 1
+    leaf_probes: int = 1
     columns: int = len(COLUMNS)
     ahead: float = 0.0
     chunk: float = 0.0
@@ -113,6 +117,8 @@ def axes_of(scenario: Scenario, disturbances: Disturbances) -> Axes:
         map_sessions=extra.map_sessions,
         cache_sessions=extra.cache_sessions,
         max_batch=extra.max_batch,
+        leaf_windows=extra.leaf_windows,
+        leaf_probes=extra.leaf_probes,
         columns=len(SESSION_COLUMNS if scenario.demand.has_sessions else COLUMNS),
         ahead=max(_requests(scenario, disturbances, ahead_s)),
         chunk=sum(_requests(scenario, disturbances, CHUNK_S)),
@@ -137,12 +143,16 @@ def bytes_of(axes: Axes) -> dict[str, float]:
     window = extra * axes.windows * extras.WINDOW_COLUMNS
     arc = 32 + 2 * len(FIELDS) + extra * (16 + extras.EXTRA_ARC_COLUMNS) + window
     server = layout.SERVER_COLUMNS + 1 + axes.slots + 1.5 * axes.queue
-    server += extra * (2 * axes.leaves + extras.SEEN_COLUMNS + 12 + axes.max_batch)
+    server += extra * (extras.SEEN_COLUMNS + 14 + axes.max_batch)
+    server += axes.leaves * (extras.PLACED_COLUMNS + axes.leaf_windows)
+    replica = leaf_memory.PROBE_COLUMNS * axes.leaf_probes + 2 * leaf_memory.RIFS
+    if axes.leaf_probes > 1:
+        server += 2 * leaf_memory.FINISHED
     change = 2 + extra * extras.CHANGE_COLUMNS
     words = {
         "arcs": arcs * arc,
         "reports": axes.cells * axes.probes * report,
-        "servers": servers * server,
+        "servers": servers * server + axes.cells * axes.leaves * replica,
         "changes": axes.cells * axes.changes * change,
         "sessions": axes.cells * (cache_slots(axes.cache_sessions) + 6 * axes.cache_sessions)
         + axes.roots * 2 * map_rows(max(axes.map_sessions, 1))

@@ -75,3 +75,15 @@ def waits_s(played: Played) -> list[float]:
 def column(played: Played, name: str) -> list[int]:
     """Of the log, in the order of arrival."""
     return [int(number) for number in played.log[name]]
+
+
+def chosen(
+    turns: Sequence[Turn], rule: str | dict[str, Any], servers: int = 2, **changes: Any
+) -> list[int]:
+    """The server of every turn; -1 for an error."""
+    table = {"rule": rule} if isinstance(rule, str) else rule
+    played = talking(turns, (servers,), leaf=table, **changes).to(14.9)
+    played.balance()
+    servers_of = column(played, "server")
+    assert len(servers_of) == len(turns)
+    return servers_of

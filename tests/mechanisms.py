@@ -72,6 +72,8 @@ MECHANISMS: dict[str, dict[str, Any]] = {
     "hashed": {"demand.sessions": SESSIONS, "affinity": {"kind": "consistent_hash"}},
     "unrouted": {"demand.sessions": SESSIONS},
     "retries": {"retries": {"attempts": 2, "budget": 0.5}},
+    "probing leaves": {"leaf": {"rule": "prequal"}},
+    "counting leaves": {"leaf": {"rule": "preble"}, "demand.sessions": SESSIONS},
     "patience": {"server.max_wait_s": 0.05},
     "batching": {"server": BATCHING},
     "autoscaler": {"autoscaler": {"interval_s": 0.2, "delay_s": 0.3, "extra_servers": 0.5}},
@@ -88,11 +90,12 @@ EVERYTHING: dict[str, Any] = {
     "error_aversion": {"interval_s": 0.1, "silence_s": 0.2},
     "demand.sessions": SESSIONS,
     "affinity": SMALL_CACHES,
+    "leaf": {"rule": "prequal"},
     "retries": {"attempts": 2, "budget": 0.5},
     "disturbances": [fault(kind) for kind in FAULTS],
 }
 MECHANISMS["everything"] = EVERYTHING | {"server.max_wait_s": 0.2}
-MECHANISMS["everything batching"] = EVERYTHING | {"server": BATCHING}
+MECHANISMS["everything batching"] = EVERYTHING | {"server": BATCHING, "leaf": {"rule": "preble"}}
 
 
 def scenario_with(mechanism: str | None, cells: int = 3, **changes: Any) -> Scenario:

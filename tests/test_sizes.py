@@ -94,6 +94,8 @@ def test_a_thousand_cells_are_accepted() -> None:
         {},
         {"dispatch": "smooth", "server.queue_limit": 500},
         {"telemetry": {"leaf_replicas": 50}, "latency_estimate": {"kind": "online"}},
+        {"telemetry": {"leaf_replicas": 50}, "leaf": {"rule": "vllm"}},
+        {"telemetry": {"leaf_replicas": 50}, "leaf": {"rule": "prequal", "probe_pool": 64}},
         {"demand.sessions": {}, "affinity": {"cache_sessions": 50_000, "map_sessions": 20_000}},
         {"probe_interval_s": 1e-5},
         {"disturbances": [{"kind": "latency_shift", "extra_s": 3.0}] * 40},

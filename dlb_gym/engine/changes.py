@@ -19,6 +19,7 @@ from dlb_gym.engine.extras import (
 )
 from dlb_gym.engine.faults import change_speed, crash_servers, fail_batch
 from dlb_gym.engine.layout import DONE_SIZE, NEXT, NEXT_CHANGE, NONE, Params, State
+from dlb_gym.engine.leaf_rules import forget
 from dlb_gym.engine.leaves import keep_seen, lose_rif
 
 
@@ -60,6 +61,7 @@ def _crash(
     for s in range(live, len(state.server[r, c])):
         keep_seen(r, c, s, state, extras)
         drop_server(cache, s)
+        extras.rules.finishes[r, c, s] = 0
         if batching:
             fail_batch(now_s, r, c, s, of_cell(extras.batches, r, c), state, extras)
     if not batching:
@@ -98,6 +100,7 @@ def _lose_leaf(r: int, c: int, replica: int, batching: bool, state: State, extra
         for k in range(state.cell[r, c, DONE_SIZE]):
             _orphan(r, int(state.done_id[r, c, k]), replica, extras)
     lose_rif(replica, extras.leaf[r, c], extras.tally[r, c])
+    forget(r, c, replica, extras)
 
 
 @part

@@ -12,10 +12,11 @@ from dlb_gym.engine.affinity import allocate_cache, allocate_map, clear_cache, m
 from dlb_gym.engine.batches import allocate_batches, clear_batches
 from dlb_gym.engine.extras import Extras
 from dlb_gym.engine.layout import NEXT_PROBE, NONE, Params, State
+from dlb_gym.engine.leaf_memory import allocate_leaf_memory
 
 
 class ExtraSizes(NamedTuple):
-    """Lengths of the axes: see `layout` and `extras`; all at least 1."""
+    """Lengths of the axes: see `layout`, `extras` and `leaf_memory`; all at least 1."""
 
     replications: int
     roots: int
@@ -29,6 +30,8 @@ class ExtraSizes(NamedTuple):
     map_sessions: int
     cache_sessions: int
     max_batch: int
+    leaf_windows: int = 1
+    leaf_probes: int = 1
 
 
 def allocate_extras(sizes: ExtraSizes) -> Extras:
@@ -65,7 +68,7 @@ def allocate_extras(sizes: ExtraSizes) -> Extras:
         cell=floats(cells, extras.EXTRA_CELL_COLUMNS),
         tally=ints(cells, extras.TALLY_COLUMNS),
         leaf=ints(cells, sizes.leaves, extras.LEAF_COLUMNS),
-        placed=ints(cells, sizes.leaves, servers, 2),
+        placed=ints(cells, sizes.leaves, servers, extras.PLACED_COLUMNS),
         seen=ints(cells, servers, extras.SEEN_COLUMNS),
         report=ints(cells, sizes.probes, extras.REPORT_COLUMNS),
         request=floats(sizes.pool, extras.EXTRA_REQUEST_COLUMNS),
@@ -77,13 +80,16 @@ def allocate_extras(sizes: ExtraSizes) -> Extras:
         homes=allocate_map((n, roots), sizes.map_sessions),
         cache=allocate_cache((n, cells), servers, sizes.cache_sessions),
         batches=allocate_batches(n, cells, servers, sizes.max_batch),
+        rules=allocate_leaf_memory(
+            (n, cells), servers, sizes.leaves, sizes.leaf_windows, sizes.leaf_probes
+        ),
     )
 
 
 def clear_extras(r: int, memory: Extras) -> None:
     """Empties row r: no mechanism is on, nothing is remembered, no fault is to come."""
     for name, field in memory._asdict().items():
-        if name not in ("cache", "batches", "homes"):
+        if name not in ("cache", "batches", "rules", "homes"):
             field[r] = 0
     memory.setting[r, extras.REFIT_S] = math.inf
     memory.setting[r, extras.MAX_WAIT_S] = math.inf
@@ -102,6 +108,8 @@ def clear_extras(r: int, memory: Extras) -> None:
     memory.homes[r] = NONE
     clear_cache(type(memory.cache)(*(array[r] for array in memory.cache)))
     clear_batches(r, memory.batches)
+    for array in memory.rules:
+        array[r] = 0
 
 
 def publish(r: int, memory: Extras, params: Params, model: Any, parameters: Any) -> None:

@@ -13,15 +13,19 @@ from dlb_gym.engine.affinity import PrefixCache
 from dlb_gym.engine.batches import Batches
 from dlb_gym.engine.compile import part
 from dlb_gym.engine.layout import FloatArray, IntArray
+from dlb_gym.engine.leaf_memory import LeafMemory
 
-# Extras.flag: (n, 15). Intervals of SYNC_EVERY and LOOK_EVERY are in reports of a cell, 0 for none;
+# Extras.flag: (n, 16). Intervals of SYNC_EVERY and LOOK_EVERY are in reports of a cell, 0 for none;
 # SPENT is 1 where the decision in force has dealt with aversion itself. A row uses MAP_ROWS of
 # `homes` and CACHE_SLOTS of a cache, however long its neighbours made them.
 SEED, ROOT_REPLICAS, LEAVES, SYNC_EVERY, LOOK_EVERY, AVERTING, AFFINITY, ESTIMATING = range(8)
-ATTEMPTS, BATCHING, CACHE_TOKENS, SPENT, BACKLOGS, MAP_ROWS, CACHE_SLOTS = range(8, 15)
-FLAG_COLUMNS = 15
+ATTEMPTS, BATCHING, CACHE_TOKENS, SPENT, BACKLOGS, MAP_ROWS, CACHE_SLOTS, LEAF_RULE = range(8, 16)
+FLAG_COLUMNS = 16
 # Values of AFFINITY: no caches, caches that routing ignores, and the three kinds of routing.
 NO_CACHE, UNUSED, CONDITIONAL, STICKY, HASHED = range(5)
+# Values of LEAF_RULE (see `leaf_rules`); from VLLM on they look at sessions themselves.
+POWER_OF_TWO, POWER, RANDOM, ROUND_ROBIN, LEAST_REQUESTS, RAY, PREQUAL = range(7)
+VLLM, VLLM_LOAD_AWARE, AIBRIX, SGLANG, PREBLE, DUALMAP = range(7, 13)
 # Extras.setting: (n, 19)
 PROBE_LOSS, PROBE_TIMEOUT_S, TURN_S, REFIT_S, MEMORY_S, PRIOR_SD, BACKGROUND, DITHER = range(8)
 MAX_WAIT_S, BUDGET, AVERSION_S, TOLERANCE, GAIN, HIGHEST, RISE, FALL, QUIET, DOUBT = range(8, 18)
@@ -67,21 +71,24 @@ ROUND, LOOK, GATHERING, NEXT_LOOK, NEXT_GATHERING, NEXT_LEAF = range(6)
 LEAVES_RIF, GATHERED_RIF, ORPHANS, ORPHANS_KNOWN, OUTPUT_BACKLOG = range(6, 11)
 TALLY_COLUMNS = 11
 # Extras.leaf: (n, C, L, 3) a replica's RIF now and before it changed since gathering GATHERED, and
-# Extras.seen: (n, C, S, 2) a server's unfinished tokens before they changed since look SEEN_LOOK.
+# Extras.seen: (n, C, S, 3) a server's unfinished tokens, and requests, before they changed since
+# look SEEN_LOOK.
 LEAF_RIF, RIF_BEFORE, GATHERED = range(3)
 LEAF_COLUMNS = 3
-SEEN_TOKENS, SEEN_LOOK = range(2)
-SEEN_COLUMNS = 2
-# Extras.placed: (n, C, L, S, 2) tokens that a leaf placed since a look, and which look that was.
-PLACED_TOKENS, PLACED_LOOK = range(2)
+SEEN_TOKENS, SEEN_LOOK, SEEN_REQUESTS = range(3)
+SEEN_COLUMNS = 3
+# Extras.placed: (n, C, L, S, 3) tokens that a leaf placed since a look, which look that was, and
+# requests.
+PLACED_TOKENS, PLACED_LOOK, PLACED_REQUESTS = range(3)
+PLACED_COLUMNS = 3
 # Extras.report: (n, C, K, 4)
 LOST, REPORT_ROUND, PROMPT_BACKLOG, DECODE_BACKLOG = range(4)
 REPORT_COLUMNS = 4
-# Extras.request: (n, P, 11). LEAF is a replica or -1; KIND an error or -1; ENTRY where its cell's
-# prefix cache had its session when it came, or -1.
+# Extras.request: (n, P, 12). LEAF is a replica or -1; KIND an error or -1; ENTRY where its cell's
+# prefix cache had its session when it came, or -1; OTHERS the requests that its server had.
 LEAF, KIND, TRIES, SENT_S, LEAF_S, RIF_THERE, SESSION, SESSION_HASH = range(8)
-PREFIX_TOKENS, HIT_TOKENS, ENTRY = range(8, 11)
-EXTRA_REQUEST_COLUMNS = 11
+PREFIX_TOKENS, HIT_TOKENS, ENTRY, OTHERS = range(8, 12)
+EXTRA_REQUEST_COLUMNS = 12
 
 MODEL_ROUNDS = 8
 """F: rounds of models that a cell remembers for reports on their way."""
@@ -90,6 +97,8 @@ RETRY_BURST = 10.0
 
 # Purposes of `hashing.uniform` (multiples of 2^32).
 LOSS, RETRY, AVERT, EXPLORE, EXPLORED, FAILURE, DITHERED = (k << 33 for k in range(1, 8))
+# Those of leaves: further choices, probed servers, uses of an answer, a session's second hash.
+DRAWING, PROBING, REUSING, REHASHING = (k << 33 for k in range(16, 20))
 
 
 class Extras(NamedTuple):
@@ -148,6 +157,7 @@ class Extras(NamedTuple):
     homes: IntArray
     cache: PrefixCache
     batches: Batches
+    rules: LeafMemory
 
 
 @part

@@ -1,8 +1,9 @@
 """What leaf replicas know of one another and of the servers.
 
-At a gathering each replica learns its peers' RIF, at a look all servers' unfinished tokens. Neither
-copies anything: a number that has not changed since is its own record, and one that is about to
-change is written down first. So both cost a constant time, and a request pays for what it changes.
+At a gathering each replica learns its peers' RIF, at a look all servers' unfinished tokens and
+requests. Neither copies anything: a number that has not changed since is its own record, and one
+that is about to change is written down first. So both cost a constant time, and a request pays for
+what it changes.
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ from dlb_gym.engine.extras import (
     ORPHANS,
     ORPHANS_KNOWN,
     PLACED_LOOK,
+    PLACED_REQUESTS,
     PLACED_TOKENS,
     RIF_BEFORE,
     SEEN_LOOK,
+    SEEN_REQUESTS,
     SEEN_TOKENS,
     Extras,
 )
-from dlb_gym.engine.layout import LIVE, TOKENS, IntArray, State
+from dlb_gym.engine.layout import LIVE, TOKENS, UNFINISHED, IntArray, State
 from dlb_gym.engine.leaf import settle_prefills
 
 
@@ -93,6 +96,7 @@ def keep_seen(r: int, c: int, s: int, state: State, extras: Extras) -> None:
     if seen[SEEN_LOOK] != extras.tally[r, c, LOOK]:
         settle_prefills(extras.cell[r, c, LOOK_S], s, state.server[r, c], state.request[r])
         seen[SEEN_TOKENS] = state.server[r, c, s, TOKENS]
+        seen[SEEN_REQUESTS] = state.server[r, c, s, UNFINISHED]
         seen[SEEN_LOOK] = extras.tally[r, c, LOOK]
 
 
@@ -116,10 +120,25 @@ def seen_tokens(
 
 
 @part
+def seen_requests(r: int, c: int, leaf: int, s: int, state: State, extras: Extras) -> int:
+    """Unfinished requests of a server as a leaf sees them, like tokens."""
+    if extras.flag[r, LOOK_EVERY] == 0:
+        return int(state.server[r, c, s, UNFINISHED])
+    keep_seen(r, c, s, state, extras)
+    requests = extras.seen[r, c, s, SEEN_REQUESTS]
+    placed = extras.placed[r, c, leaf, s]
+    if placed[PLACED_LOOK] == extras.tally[r, c, LOOK]:
+        requests += placed[PLACED_REQUESTS]
+    return int(requests)
+
+
+@part
 def note_placing(r: int, c: int, leaf: int, s: int, tokens: int, extras: Extras) -> None:
-    """A leaf remembers what it placed on a server since the last look."""
+    """A leaf remembers a request that it placed on a server since the last look."""
     placed = extras.placed[r, c, leaf, s]
     if placed[PLACED_LOOK] != extras.tally[r, c, LOOK]:
         placed[PLACED_LOOK] = extras.tally[r, c, LOOK]
         placed[PLACED_TOKENS] = 0
+        placed[PLACED_REQUESTS] = 0
     placed[PLACED_TOKENS] += tokens
+    placed[PLACED_REQUESTS] += 1

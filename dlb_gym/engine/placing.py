@@ -1,7 +1,8 @@
 """A request at a leaf with mechanisms: bounced, failed at once, or given to a server.
 
 Affinity in the cell (paper 3.5): the server that keeps the session's prefix is taken while its
-unfinished tokens less those that the prefix saves do not exceed the other choice's.
+unfinished tokens less those that the prefix saves do not exceed the other choice's, which is the
+leaf rule's. Rules that look at sessions themselves choose alone.
 """
 
 from __future__ import annotations
@@ -32,11 +33,15 @@ from dlb_gym.engine.extras import (
     HITS,
     KIND,
     LEAF,
+    LEAF_RULE,
     LEAF_S,
     MEMORY_S,
     NO_CACHE,
+    OTHERS,
     OUTPUT_BACKLOG,
+    POWER_OF_TWO,
     PREFIX_TOKENS,
+    PREQUAL,
     PROMPTED_TOKENS,
     REFERENCE_S,
     RIF_THERE,
@@ -47,6 +52,7 @@ from dlb_gym.engine.extras import (
     TRIES,
     UNREACHABLE,
     UNUSED,
+    VLLM,
     Extras,
     cell_cache,
 )
@@ -67,11 +73,14 @@ from dlb_gym.engine.layout import (
     REJECTED,
     SERVER,
     U_LEAF,
+    UNFINISHED,
     Params,
     State,
 )
 from dlb_gym.engine.leaf import answer, fail
+from dlb_gym.engine.leaf_rules import choose_by_rule, note_choice
 from dlb_gym.engine.leaves import change_rif, note_placing, seen_tokens
+from dlb_gym.engine.prequal import note_finished
 
 
 @part
@@ -91,6 +100,10 @@ def note_served(
             more[RIF_THERE],
             now_s - more[LEAF_S],
         )
+    if extras.flag[r, LEAF_RULE] == PREQUAL:
+        latency_s, s = now_s - more[LEAF_S], int(request[slot, SERVER])
+        own = extras.rules
+        note_finished(more[OTHERS], latency_s, s, own.finished[r, c], own.finishes[r, c])
     session = int(more[SESSION])
     if extras.flag[r, AFFINITY] > NO_CACHE and session >= 0:
         context = int(request[slot, PROMPT_TOKENS] + request[slot, OUTPUT_TOKENS])
@@ -171,36 +184,37 @@ def choose_server_all(
     more = extras.request[r, slot]
     live = state.cell[r, c, LIVE]
     leaf = int(more[LEAF])
-    kind = extras.flag[r, AFFINITY]
+    kind, rule = extras.flag[r, AFFINITY], extras.flag[r, LEAF_RULE]
     session = int(more[SESSION])
     more[HIT_TOKENS] = 0.0
     more[ENTRY] = NONE
-    if kind == NO_CACHE or session < 0:
-        return _two_choices(now_s, r, c, leaf, state.request[r, slot, U_LEAF], live, state, extras)
-    cache = cell_cache(extras, r, c)
-    entry = NONE
     keeper = NONE
     cached = 0
-    if more[PREFIX_TOKENS] > 0.0:
+    if kind != NO_CACHE and session >= 0 and more[PREFIX_TOKENS] > 0.0:
+        cache = cell_cache(extras, r, c)
         entry = find(cache, session)
         more[ENTRY] = entry
-    if entry != NONE:
-        keeper = int(cache.entries[entry, ENTRY_SERVER])
-        cached = min(int(more[PREFIX_TOKENS]), int(cache.entries[entry, ENTRY_TOKENS]))
-        if keeper >= live:
-            keeper = NONE
-    if kind == HASHED:
+        if entry != NONE and cache.entries[entry, ENTRY_SERVER] < live:
+            keeper = int(cache.entries[entry, ENTRY_SERVER])
+            cached = min(int(more[PREFIX_TOKENS]), int(cache.entries[entry, ENTRY_TOKENS]))
+    if kind == HASHED and session >= 0:
         s = hashed_server(int(more[SESSION_HASH]), live)
     else:
-        u = state.request[r, slot, U_LEAF]
-        s = _two_choices(now_s, r, c, leaf, u, live, state, extras)
-        if kind != UNUSED and keeper != NONE and cached > 0 and keeper != s:
+        if rule == POWER_OF_TWO:
+            u = state.request[r, slot, U_LEAF]
+            s = _two_choices(now_s, r, c, leaf, u, live, state, extras)
+        else:
+            s = choose_by_rule(now_s, r, c, slot, live, keeper, cached, state, extras)
+        if kind > UNUSED and rule < VLLM and keeper != NONE and keeper != s:
             there = seen_tokens(now_s, r, c, leaf, keeper, state, extras) - cached
             if kind != CONDITIONAL or there <= seen_tokens(now_s, r, c, leaf, s, state, extras):
                 s = keeper
-    if s == keeper and cached > 0:
+    if s == keeper:
         more[HIT_TOKENS] = cached
-        touch(cache, entry)
+        touch(cell_cache(extras, r, c), int(more[ENTRY]))
+    if rule != POWER_OF_TWO:
+        more[OTHERS] = state.server[r, c, s, UNFINISHED]
+        note_choice(now_s, r, c, slot, s, int(more[HIT_TOKENS]), live, state, extras)
     return s
 
 

@@ -43,6 +43,7 @@ EVERYTHING: Document = SMALL | {
     "latency_estimate": {"kind": "online", "refit_interval_s": 1.0, "dither": 0.1},
     "error_aversion": {"interval_s": 0.5},
     "affinity": {"kind": "conditional", "cache_sessions": 16, "map_sessions": 8},
+    "leaf": {"rule": "prequal", "probe_pool": 8, "probes_per_request": 1.5},
     "retries": {"attempts": 2, "budget": 0.2},
     "disturbances": [
         {"kind": "burst", "to_utilisation": 0.9, "root": "c"},

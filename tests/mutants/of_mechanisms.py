@@ -10,6 +10,9 @@ ANSWERS = f"{ENGINE}answers.py"
 AVERSION = f"{ENGINE}aversion.py"
 CHANGES = f"{ENGINE}changes.py"
 FAULTS = f"{ENGINE}faults.py"
+LEAF_MEMORY = f"{ENGINE}leaf_memory.py"
+LEAF_RULES = f"{ENGINE}leaf_rules.py"
+PREQUAL = f"{ENGINE}prequal.py"
 HASHING = f"{ENGINE}hashing.py"
 PLACING = f"{ENGINE}placing.py"
 ROOTS = f"{ENGINE}roots.py"
@@ -17,6 +20,8 @@ OF_AVERSION = "tests/test_aversion.py::test_"
 OF_AFFINITY = "tests/test_affinity.py::test_"
 OF_ROUTING = "tests/test_session_routing.py::test_"
 OF_FAULTS = "tests/test_faults.py::test_"
+OF_LEAVES = "tests/test_leaf_rules.py::test_"
+OF_PREQUAL = "tests/test_prequal.py::test_"
 CACHE = (f"{OF_AFFINITY}the_prefix_cache_does_what_a_dictionary_does",)
 MAP = (f"{OF_AFFINITY}the_session_map_does_what_a_dictionary_of_sets_does",)
 JOURNEYS = (f"{OF_FAULTS}journeys_in_a_latency_shift_take_longer_and_answers_keep_their_order",)
@@ -175,6 +180,46 @@ MUTANTS = (
         "cached = int(cache.entries[entry, ENTRY_TOKENS])",
         (f"{OF_ROUTING}no_more_hits_than_was_said_before",),
         "a turn saves more than it shares with the turns before",
+    ),
+    Mutant(
+        "reuse-by-the-other-formula",
+        PREQUAL,
+        "(1.0 + delta) / kept",
+        "1.0 + delta / kept",
+        (f"{OF_PREQUAL}a_probe_is_good_for_as_many_requests_as_the_paper_says",),
+        "Prequal's probes decide more often than its formula says",
+    ),
+    Mutant(
+        "own-request-not-probed",
+        PREQUAL,
+        "            rif += 1\n",
+        "            rif += 0\n",
+        (f"{OF_PREQUAL}probes_serve_from_the_next_request_on_while_they_are_fresh",),
+        "Prequal's probes do not count the request that they go with",
+    ),
+    Mutant(
+        "exploits-at-a-tie",
+        LEAF_RULES,
+        "cached > state.request[r, slot, PROMPT_TOKENS] - cached",
+        "cached >= state.request[r, slot, PROMPT_TOKENS] - cached",
+        (f"{OF_LEAVES}preble_exploits_where_more_is_cached_than_is_not",),
+        "Preble goes to the keeper where half of a prompt is cached",
+    ),
+    Mutant(
+        "window-never-moves",
+        LEAF_MEMORY,
+        "        window[WINDOW_TOTAL] -= window[place]\n",
+        "",
+        (f"{OF_LEAVES}vllm_counts_requests_within_its_window",),
+        "requests count for ever",
+    ),
+    Mutant(
+        "even-loads-by-ratio-alone",
+        LEAF_RULES,
+        "if highest - lowest > setting[GAP] and highest > setting[FACTOR] * lowest:",
+        "if highest > setting[FACTOR] * lowest:",
+        (f"{OF_LEAVES}sglang_goes_where_more_than_its_share_is_cached",),
+        "SGLang's rule takes any difference for an imbalance",
     ),
     Mutant(
         "black-hole-of-half-the-share",

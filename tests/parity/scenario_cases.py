@@ -24,12 +24,36 @@ FAULTS = (
 )  # fmt: skip
 MECHANISMS = (
     "telemetry", "online", "noisy", "aversion", "sessions", "trace", "retries", "patience",
-    "batching", "autoscaler", *FAULTS,
+    "batching", "autoscaler", "leaf", *FAULTS,
 )  # fmt: skip
 """What a scenario may have; leaf and root crashes bring telemetry with them, and a trace's sessions
 replace drawn ones."""
 SCHEDULED = frozenset(("server_crash", "outage", "black_hole", "slow_cell", "leaf_crash"))
 """Faults that an autoscaler keeps out."""
+LEAF_RULES: dict[str, Table] = {
+    "tokens": {"choices": (1, 3, 9)},
+    "random": {},
+    "round_robin": {},
+    "least_requests": {},
+    "ray": {},
+    "prequal": {
+        "probe_pool": (2, 3, 16),
+        "probe_age_s": (0.2, 1.0),
+        "probes_per_request": (0.7, 3.0),
+        "removals_per_request": (0.0, 0.4, 1.0),
+        "reuse_delta": (0.0, 1.3),
+        "rif_quantile": (0.0, 0.5, 0.84, 1.0),
+    },
+    "vllm": {"window_s": (0.3, 2.0)},
+}
+SESSION_RULES: dict[str, Table] = {
+    "vllm_load_aware": {"load_weight": (0.2, 1.0)},
+    "aibrix": {"imbalance_gap": (0, 2), "imbalance_factor": (0.5, 2.0), "deviations": (0.5, 1.0)},
+    "sglang": {"imbalance_gap": (0, 2), "imbalance_factor": (1.5,), "match_share": (0.1, 0.5)},
+    "preble": {"window_s": (0.3, 2.0)},
+    "dualmap": {"ttft_slo_s": (0.05, 5.0)},
+}
+"""Rules of leaves and their numbers."""
 OVERLAPPING = ("server_crash", "black_hole", "slow_cell", "partition", "latency_shift")
 """Of these a scenario may have two."""
 TRACES = 3
@@ -142,6 +166,8 @@ class _Drawer:
             document["error_aversion"] = self._aversion()
         if on & {"sessions", "trace"} and self._rng.random() < 0.8:
             document["affinity"] = self._affinity()
+        if "leaf" in on:
+            document["leaf"] = self._leaf(document, bool(on & {"sessions", "trace"}))
         if "retries" in on:
             attempts, budget = self._rng.randint(1, 3), self._pick(0.05, 0.3, 1.0)
             document["retries"] = {"attempts": attempts, "budget": budget}
@@ -265,6 +291,15 @@ class _Drawer:
             "extra_servers": self._pick(0.25, 0.8, 2.0),
             "least_share": self._pick(0.1, 0.5, 1.0),
         }
+
+    def _leaf(self, document: Table, sessions: bool) -> Table:
+        """Numbers that small cells reach; where a hash picks servers, the only rule there is."""
+        if document.get("affinity", {}).get("kind") == "consistent_hash":
+            return {}
+        rules = [*LEAF_RULES, *(SESSION_RULES if sessions else {})]
+        rule = self._pick(*rules)
+        keys = (LEAF_RULES | SESSION_RULES)[rule]
+        return {"rule": rule} | {key: self._pick(*choices) for key, choices in keys.items()}
 
     def _disturbance(self, kind: str) -> Table:
         start, span = self._pick(0.1, 0.25, 0.4), self._pick(0.1, 0.3, 0.5)

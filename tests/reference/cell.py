@@ -14,10 +14,10 @@ from tests.reference.batching import BatchingServer
 from tests.reference.estimation import Estimator, Sample
 from tests.reference.events import Agenda
 from tests.reference.faults import Replicas
+from tests.reference.leaf_rules import LeafRules
 from tests.reference.leaves import Leaves
 from tests.reference.servers import FifoServer, PlannedServer, Server
 from tests.reference.system import Books, Model, Request, System
-from tests.reference_choices import choose_server
 
 ERROR_MEMORY_S = 5.0
 FAILURE = 6 * 2**33
@@ -84,6 +84,11 @@ class Cell:
         self._sync_every = round(self._telemetry.sync_interval_s / system.probe_interval_s)
         self._look_every = round(self._telemetry.server_probe_interval_s / system.probe_interval_s)
         self._leaves = Leaves(replicas.count, self._servers, self._look_every > 0)
+        prefill_s = mechanisms.prefix_s_per_token[number] if mechanisms.prefix_s_per_token else 0.0
+        self._rules = LeafRules(
+            mechanisms.leaf, mechanisms.seed, prefill_s, replicas.count, self._servers,
+            self._leaves, books,
+        )  # fmt: skip
         self.live = [change.live for change in self.changes if change.time_s == 0.0][-1]
         self._error_fraction = 0.0
         self._received = [0] * len(system.tau_s)
@@ -136,6 +141,7 @@ class Cell:
             self._crash(range(change.live, len(self._servers)))
         if change.leaf is not None:
             self._leaves.crash(change.leaf)
+            self._rules.crash(change.leaf)
         for server in self._servers:
             if not isinstance(server, FifoServer):
                 server.change_speed(change.speed)
@@ -149,6 +155,7 @@ class Cell:
         for victim in sorted(victims, key=lambda victim: victim[:3]):
             self._leave(victim[3], "crashed")
         for s in numbers:
+            self._rules.crash_server(s)
             if self._cache is not None:
                 self._cache.lose(s)
 
@@ -174,27 +181,30 @@ class Cell:
         self._place(request, chosen)
 
     def _choose(self, request: Request) -> int:
-        """Power of two choices; with affinity the keeper of the prefix, or the hash's server."""
-        affinity, cache = self._mechanisms.affinity, self._cache
-        if cache is None or affinity is None or request.session < 0:
-            return self._less_loaded(request)
-        kept = cache.find(request.session) if request.prefix > 0 else None
+        """By the leaf's rule; with affinity the keeper of the prefix, or the hash's server."""
+        affinity, cache, now_s = self._mechanisms.affinity, self._cache, self._agenda.now_s
+        kept = None
+        if cache is not None and request.session >= 0 and request.prefix > 0:
+            kept = cache.find(request.session)
         keeper, cached = (None, 0) if kept is None else (kept[0], min(kept[1], request.prefix))
         if keeper is not None and keeper >= self.live:
-            keeper = None
-        if affinity.kind == "consistent_hash":
+            keeper, cached = None, 0
+        if affinity is not None and affinity.kind == "consistent_hash" and request.session >= 0:
             chosen = hashed_server(request.session_hash, self.live)
         else:
-            chosen = self._less_loaded(request)
+            chosen = self._rules.choose(request, self.live, keeper, cached, now_s)
             if (
-                keeper is not None
+                self._rules.blind
+                and keeper is not None
                 and keeper != chosen
                 and self._returns(request, keeper, cached, chosen)
             ):
                 chosen = keeper
         if chosen == keeper and cached > 0:
+            assert cache is not None
             request.hit = cached
             cache.use(request.session)  # even if the server turns out to be full
+        self._rules.sent(request, chosen, self.live, now_s)
         return chosen
 
     def _returns(self, request: Request, keeper: int, cached: int, chosen: int) -> bool:
@@ -205,10 +215,6 @@ class Cell:
             return False
         there = self._leaves.tokens(request.replica, keeper) - cached
         return affinity.kind == "sticky" or there <= self._leaves.tokens(request.replica, chosen)
-
-    def _less_loaded(self, request: Request) -> int:
-        tokens = [self._leaves.tokens(request.replica, s) for s in range(self.live)]
-        return choose_server(request.u_leaf, tokens)
 
     def _place(self, request: Request, chosen: int) -> None:
         request.server = chosen
@@ -229,6 +235,7 @@ class Cell:
         if self._estimator is not None:
             sample = Sample(now_s, request.rif_there, now_s - request.leaf_s)
             self._estimator.note(self._number, sample)
+        self._rules.finish(request, now_s - request.leaf_s)
         if self._cache is not None and request.session >= 0:
             self._cache.store(request.session, request.server, request.prompt + request.output)
         self._note_outcome(failed=False)

@@ -71,6 +71,7 @@ def _mechanisms(scenario: Scenario, seed: int) -> Mechanisms:
         telemetry=scenario.telemetry,
         aversion=scenario.error_aversion,
         affinity=affinity,
+        leaf=scenario.leaf,
         retries=scenario.retries,
         estimate=scenario.latency_estimate,
         autoscaler=scenario.autoscaler,

@@ -3,7 +3,7 @@
 Each knows its own requests in flight now. At a gathering each learns how many the others have, and
 requests whose replica is dead are found: from then on all know how many of these there are. A crash
 takes a replica's count from its peers as well, until they next gather. At a look all learn the
-servers' unfinished tokens; until the next one each adds what it placed itself.
+servers' unfinished tokens and requests; until the next one each adds what it placed itself.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Leaves:
         self._gathered = [0] * count
         self._orphans: set[Request] = set()
         self._orphans_found = False
-        self._seen: dict[int, int] = {}
-        self._placed: dict[tuple[int, int], int] = {}
+        self._seen: dict[int, tuple[int, int]] = {}
+        self._placed: dict[tuple[int, int], list[int]] = {}
 
     def add(self, request: Request) -> None:
         """A request is in flight at its replica."""
@@ -57,15 +57,21 @@ class Leaves:
         return len(self._own[replica]) + peers + self._orphans_found * len(self._orphans)
 
     def look(self) -> None:
-        self._seen = {s: server.tokens for s, server in enumerate(self._servers)}
+        self._seen = {s: (server.tokens, server.requests) for s, server in enumerate(self._servers)}
         self._placed = {}
 
     def place(self, replica: int, server: int, tokens: int) -> None:
-        """A replica remembers what it gave to a server."""
-        self._placed[replica, server] = self._placed.get((replica, server), 0) + tokens
+        """A replica remembers a request that it gave to a server."""
+        self._placed.setdefault((replica, server), []).append(tokens)
 
     def tokens(self, replica: int, server: int) -> int:
         """Unfinished tokens of a server as a replica sees them."""
         if not self._looking:
             return self._servers[server].tokens
-        return self._seen.get(server, 0) + self._placed.get((replica, server), 0)
+        return self._seen.get(server, (0, 0))[0] + sum(self._placed.get((replica, server), ()))
+
+    def requests(self, replica: int, server: int) -> int:
+        """Unfinished requests likewise."""
+        if not self._looking:
+            return self._servers[server].requests
+        return self._seen.get(server, (0, 0))[1] + len(self._placed.get((replica, server), ()))

@@ -16,6 +16,7 @@ from dlb_gym.mechanisms import (
     Autoscaler,
     ErrorAversion,
     LatencyEstimate,
+    Leaf,
     Retries,
     Telemetry,
 )
@@ -44,6 +45,7 @@ class Mechanisms:
         telemetry: None: reports know all at once and all of them come.
         aversion: None: roots avoid nobody.
         affinity: None: servers keep no prefixes.
+        leaf: How leaves choose servers.
         retries: None: clients do not try again.
         estimate: Read where models are fitted online.
         autoscaler: None: servers come and go as the schedules say, which otherwise say nothing.
@@ -67,6 +69,7 @@ class Mechanisms:
     telemetry: Telemetry | None = None
     aversion: ErrorAversion | None = None
     affinity: Affinity | None = None
+    leaf: Leaf = field(default_factory=Leaf)
     retries: Retries | None = None
     estimate: LatencyEstimate | None = None
     autoscaler: Autoscaler | None = None
