@@ -350,4 +350,24 @@ MUTANTS = (
         "the last request of a cell is never done",
         jit=True,
     ),
+    Mutant(
+        "longer-queue-by-law",
+        "dlb_gym/engine/leaf_rules.py",
+        "        if load[s] < load[chosen]:",
+        "        if load[s] > load[chosen]:",
+        (
+            "tests/laws/test_shortest_queue.py::test_two_servers_are_joined_by_the_shorter_queue[least_requests]",
+        ),
+        "requests join the longest queue",
+        jit=True,
+    ),
+    Mutant(
+        "random-server-less-often-by-law",
+        "dlb_gym/engine/leaf_rules.py",
+        "        return int(u * servers)",
+        "        return int(0.9 * u * servers)",
+        ("tests/laws/test_shortest_queue.py::test_random_splits_make_two_independent_queues",),
+        "the last server is drawn too rarely",
+        jit=True,
+    ),
 )
