@@ -79,7 +79,9 @@ def test_two_servers_are_joined_by_the_shorter_queue(rule: str) -> None:
         leaf={"rule": rule},
     )
     found = played(scenario, ROWS).measurements()
-    assert_ratio(found.latency_sum_s, found.arrived, mean_sojourn(LOAD) * MEAN_S, 0.02)
+    law, case = "shortest of two queues: E[T], s", f"lam = {LOAD}, {rule}"
+    expected_s = mean_sojourn(LOAD) * MEAN_S
+    assert_ratio(law, case, found.latency_sum_s, found.arrived, expected_s, 0.02)
 
 
 def test_random_splits_make_two_independent_queues() -> None:
@@ -93,4 +95,6 @@ def test_random_splits_make_two_independent_queues() -> None:
         leaf={"rule": "random"},
     )
     found = played(scenario, ROWS).measurements()
-    assert_ratio(found.latency_sum_s, found.arrived, MEAN_S / (1.0 - LOAD), 0.04)
+    law, case = "two queues, split at random: E[T], s", f"lam = {LOAD}"
+    expected_s = MEAN_S / (1.0 - LOAD)
+    assert_ratio(law, case, found.latency_sum_s, found.arrived, expected_s, 0.04)
