@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from baselines.costs import Fields, cost, cost_slope, latency_model, require_cost
 from baselines.static import CapacitySplit
 from dlb_gym.decision import Array, Decision, Mask
-from dlb_gym.latency_model import step_size
+from dlb_gym.latency_model import OperatingPoint, step_size
 from dlb_gym.policy import Information, project_to_simplex
 
 MAX_MOVE = 0.1
@@ -53,12 +53,17 @@ class Flow(CapacitySplit):
         arcs = fields["admissible"] > 0.0
         if self._unset.any():
             self._start(fields)
+        self._routing = self._stepped(fields, arcs)
+        return Decision(self._routing)
+
+    def _stepped(self, fields: Fields, arcs: Mask) -> Array:
+        """The routing after one step."""
         target = project_to_simplex(self._routing - self._displacement(fields, arcs), arcs)
         move = target - self._routing
         largest = np.max(np.abs(move), axis=-1, keepdims=True)
         share = self.max_move / np.maximum(largest, self.max_move)
-        self._routing = self._routing + share * move
-        return Decision(self._routing)
+        stepped: Array = self._routing + share * move
+        return stepped
 
     def _displacement(self, fields: Fields, arcs: Mask) -> Array:
         """The step h eta c, less its least entry: the projection ignores a constant."""
@@ -70,14 +75,20 @@ class Flow(CapacitySplit):
             servers=fields["servers"].astype(np.float64),
             rate=rif / np.where(arcs, fields["serving_latency"], 1.0),
             rate_slope=steady.rate_slope,
-            cost_slope=cost_slope(self.cost, steady),
+            cost_slope=self._slopes(fields, steady),
             loop_delay=0.5 * fields["rtt"] + fields["probe_age"] + 0.5 * interval,
             admissible=arcs,
         )
-        costs = cost(self.cost, fields)
+        costs = self._costs(fields)
         least = np.min(np.where(arcs, costs, np.inf), axis=-1, keepdims=True)
         displacement: Array = self.gain * eta * interval * np.where(arcs, costs - least, 0.0)
         return displacement
+
+    def _costs(self, fields: Fields) -> Array:
+        return cost(self.cost, fields)
+
+    def _slopes(self, fields: Fields, steady: OperatingPoint) -> Array:
+        return cost_slope(self.cost, steady)
 
 
 class DGD(Flow):

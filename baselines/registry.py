@@ -93,6 +93,7 @@ BASELINES: Mapping[str, Entry] = MappingProxyType(
         "predictive-softmin-gradient": Entry(
             "baselines.predictive:PredictiveSoftmin", {"cost": "gradient"}
         ),
+        "dlb-auto": Entry("baselines.auto:Auto", {}),
     }
 )
 
