@@ -24,8 +24,8 @@ SCENE: dict[str, Any] = {
     "marginal_latency": [2.0, 2.5, 1.5], "rif": [6.0, 2.0, 4.0], "control_interval": 0.05,
 }  # fmt: skip
 RIF, BY_LATENCY, GRADIENT = np.eye(3)[[1, 0, 2]]
-LOOP = 1 / 32 + 0.025
-"""Of this scene: way, age and half an interval."""
+LOOP = 1 / 32 + 0.05
+"""Of this scene: way, age and interval."""
 
 
 def played(outstanding: Any, time: float, **changes: Any) -> tuple[Policy, NDArray[np.float64]]:
@@ -117,9 +117,9 @@ def test_a_long_loop_is_flows_and_starts_at_the_mean_of_what_disc_sent() -> None
 
 
 @pytest.mark.parametrize(("half_delay", "flow"), [(0.499, False), (0.501, True)])
-def test_the_mean_loop_delay_decides_between_disc_and_flow(half_delay: float, flow: bool) -> None:
+def test_the_mean_loop_decides_between_disc_and_flow(half_delay: float, flow: bool) -> None:
     """Ways of 0.5, 1 and 1.5 times the mean way; an arc less is not counted."""
-    way = half_delay * (LONGEST_DELAY - 0.025) * np.array([0.5, 1.0, 1.5])
+    way = half_delay * (LONGEST_DELAY - 0.05) * np.array([0.5, 1.0, 1.5])
     fields = SCENE | {"rtt": 2 * way, "probe_age": way, "outstanding": 0.0}
     routing = start(Auto(), 1, 3).act(observe(1, 3, **fields)).routing
     assert routing is not None
