@@ -21,13 +21,17 @@ from baselines.discrete import Discrete, DiscreteScore
 from baselines.flow import Flow
 from dlb_gym.decision import Array, Decision, Mask
 from dlb_gym.policy import Information, Policy, TaskSpec, proportional
+from dlb_gym.reductions import ordered_sum
 
 GAIN = 1.5
 MEMORY_S = 2.0
-TEMPERATURE = 0.02
+TEMPERATURE = 0.01
 """Of the softmin, in zero-load times, at decisions without pause."""
-TEMPERATURE_PER_INTERVAL = 0.5
-"""What a control interval adds to it, in its own length: held longer, a split must be milder."""
+TEMPERATURE_PER_INTERVAL = 1.5
+"""What a control interval adds to it, in its own length: held longer, a split must be milder.
+
+In `global_six` and four of `appendix_b` at 80 %, 0.01 to 0.03 did best with decisions every 20 ms,
+0.1 to 0.3 with decisions every 100 ms."""
 
 
 class Predicting(Policy):
@@ -90,7 +94,7 @@ class PredictiveDiscrete(Predicting, DiscreteScore):
     """`DiscreteScore` at the predicted RIF: decides per request.
 
     Args:
-        cost: `rif`, `latency` or `gradient`.
+        cost: `rif`, `latency`, `gradient` or `p95`.
 
     Raises:
         ValueError: There is no such cost.
@@ -105,7 +109,7 @@ class PredictiveVector(Predicting, Discrete):
     """`Discrete` at the predicted RIF: one-hot for a whole control interval.
 
     Args:
-        cost: `rif`, `latency` or `gradient`.
+        cost: `rif`, `latency`, `gradient` or `p95`.
 
     Raises:
         ValueError: There is no such cost.
@@ -120,7 +124,7 @@ class PredictiveFlow(Predicting, Flow):
     """`Flow` at the predicted RIF.
 
     Args:
-        cost: `rif`, `latency` or `gradient`.
+        cost: `rif`, `latency`, `gradient` or `p95`.
 
     Raises:
         ValueError: There is no such cost.
@@ -134,12 +138,14 @@ class PredictiveFlow(Predicting, Flow):
 class PredictiveSoftmin(Predicting):
     """A softmin of the predicted cost, weighted by capacity.
 
-        x_ij ~ capacity_j exp(-(c_ij - min_k c_ik) / T),   T = temperature + h / 2,
+        x_ij ~ capacity_j exp(-(c_ij - min_k c_ik) / T),   T = temperature + 1.5 h,
 
-    with the control interval h and T in zero-load times (for `rif`, requests per server).
+    with the control interval h and T in zero-load times. Requests per server are no times: under
+    load a server takes beta for each, so the cost `rif` is divided by T over the mean beta of the
+    root's arcs.
 
     Args:
-        cost: `rif`, `latency` or `gradient`.
+        cost: `rif`, `latency`, `gradient` or `p95`.
         temperature: Of decisions without pause, > 0.
 
     Raises:
@@ -164,7 +170,18 @@ class PredictiveSoftmin(Predicting):
         arcs = fields["admissible"] > 0.0
         costs = np.where(arcs, cost(self.cost, fields), np.inf)
         least = costs.min(axis=-1, keepdims=True, initial=np.inf)
-        heat = self.temperature + TEMPERATURE_PER_INTERVAL * fields["control_interval"]
         excess = np.where(arcs, costs, 0.0) - np.where(np.isfinite(least), least, 0.0)
+        heat = self._heat(fields, arcs)
         weights = fields["capacity_load"] * np.exp(-np.maximum(excess, 0.0) / heat)
         return Decision(proportional(np.where(arcs, weights, 0.0), arcs))
+
+    def _heat(self, fields: Fields, arcs: Mask) -> Array:
+        """T, in the unit of the cost."""
+        interval = fields["control_interval"].astype(np.float64)
+        heat = self.temperature + TEMPERATURE_PER_INTERVAL * interval
+        if self.cost != "rif":
+            return heat
+        count = np.count_nonzero(arcs, axis=-1, keepdims=True)
+        beta = ordered_sum(np.where(arcs, fields["model_beta"], np.float64(0.0)), keepdims=True)
+        per_request: Array = np.where(count > 0, beta / np.maximum(count, 1), 1.0)
+        return heat / per_request
