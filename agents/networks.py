@@ -22,6 +22,10 @@ from torch import nn
 from dlb_gym.actions import LOGIT_SCALE
 from dlb_gym.observation import FIELD_NAMES, FIELDS
 
+INPUTS = FIELD_NAMES[: FIELD_NAMES.index("tail_alpha")]
+"""Fields that the networks per arc read: those before the tail's curve. Fields that are added later
+come after, so what was learned keeps its inputs."""
+
 WIDTH = 32
 DIRECT_GAIN = 5.0
 """Of the linear part: good routing turns round trips into several logits."""
@@ -55,9 +59,10 @@ class ArcActor(nn.Module):
     def __init__(self, num_roots: int, num_cells: int, width: int = WIDTH) -> None:
         super().__init__()
         self._shape = (num_roots, num_cells, len(FIELDS))
-        scale = torch.tensor([SCALE.get(name, 1.0) for name in FIELD_NAMES])
+        scale = torch.tensor([SCALE.get(name, 1.0) for name in INPUTS])
         self.register_buffer("scale", scale)
-        inputs = 2 * len(FIELDS)
+        self._columns = [FIELD_NAMES.index(name) for name in INPUTS]
+        inputs = 2 * len(INPUTS)
         self.direct = nn.Linear(inputs, 1)
         self.arc = nn.Sequential(
             nn.Linear(inputs, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh()
@@ -82,7 +87,7 @@ class ArcActor(nn.Module):
     def _inputs(self, observation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         cube = observation.reshape(-1, *self._shape)
         arcs = cube[..., FIELD_NAMES.index("admissible")] > 0.0
-        fields = torch.log1p(cube * self.scale)
+        fields = torch.log1p(cube[..., self._columns] * self.scale)
         count = arcs.sum(dim=-1, keepdim=True).clamp(min=1)[..., None]
         row_mean = (fields.sum(dim=-2, keepdim=True) / count).expand_as(fields)
         return cube, arcs, torch.cat((fields - row_mean, row_mean), dim=-1)
@@ -95,7 +100,7 @@ class ArcNetwork(ArcActor):
         super().__init__(num_roots, num_cells)
         self.latent_dim_pi = num_roots * num_cells
         self.latent_dim_vf = WIDTH
-        self.value = nn.Sequential(nn.Linear(2 * len(FIELDS), WIDTH), nn.Tanh())
+        self.value = nn.Sequential(nn.Linear(2 * len(INPUTS), WIDTH), nn.Tanh())
         self.fleet = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())
 
     def actor_state(self) -> dict[str, torch.Tensor]:

@@ -1,10 +1,15 @@
-"""The paper's three route costs (section 3.2.3), read from observed fields.
+"""The paper's three route costs (section 3.2.3) and one of the tail, read from observed fields.
 
     rif       c_ij = N_j / k_j
     latency   c_ij = l_j(N_j) + 2 tau_ij
     gradient  c_ij = 1 / mu_j'(N_j) + 2 tau_ij
+    p95       c_ij = q_j(N_j) + 2 tau_ij
 
-N_j, k_j and the latency model are those of the probe held, the last two costs in zero-load times.
+N_j, k_j and the latency model are those of the probe held, all costs but the first in zero-load
+times. q_j is the softplus of the 95th percentile of the serving latency, calibrated offline as l_j
+is, and so known where cells estimate their mean. It is ours: the paper judges policies by
+percentiles, and its costs read means.
+
 None of them reads an arrival rate. Two comparators' costs are the gradient with another network
 term: `marginal` with none (GMSR), `one-way` with tau_ij (DGD-LB).
 """
@@ -21,7 +26,7 @@ from dlb_gym.decision import Array
 from dlb_gym.latency_model import LatencyModel, OperatingPoint
 from dlb_gym.scenario_checks import nearest_key
 
-CostName = Literal["rif", "latency", "gradient", "marginal", "one-way"]
+CostName = Literal["rif", "latency", "gradient", "marginal", "one-way", "p95"]
 Fields = Mapping[str, NDArray[np.float32]]
 
 
@@ -44,22 +49,28 @@ def cost(name: CostName, fields: Fields) -> Array:
     """c_ij of every arc, shape (n, roots, cells); meaningless where no arc is."""
     if name == "rif":
         return fields["rif"].astype(np.float64)
+    if name == "p95":
+        tail = tail_model(fields).at(fields["rif"].astype(np.float64)).latency
+        return np.asarray(tail + fields["rtt"])
     serving = fields["serving_latency" if name == "latency" else "marginal_latency"]
     round_trips = {"marginal": 0.0, "one-way": 0.5}.get(name, 1.0)
     costs: Array = np.add(serving, round_trips * fields["rtt"], dtype=np.float64)
     return costs
 
 
-def cost_slope(name: CostName, point: OperatingPoint) -> Array:
-    """Derivative of the cost with respect to n_j = N_j / k_j: 1, l'(n) or f'(n).
+def cost_slope(name: CostName, fields: Fields, point: OperatingPoint) -> Array:
+    """Derivative of the cost with respect to n_j = N_j / k_j: 1, l'(n), f'(n) or q'(n).
 
     Args:
         name: The cost.
+        fields: What is observed.
         point: The cells' latency models at n_j, shape (n, roots, cells).
     """
     slope: Array
     if name == "rif":
         slope = np.ones_like(point.n)
+    elif name == "p95":
+        slope = tail_model(fields).at(point.n).latency_slope
     else:
         slope = point.latency_slope if name == "latency" else point.marginal_slope
     return slope
@@ -67,9 +78,18 @@ def cost_slope(name: CostName, point: OperatingPoint) -> Array:
 
 def latency_model(fields: Fields) -> LatencyModel:
     """Latency models of the probes held, times in zero-load times; all ones where no arc is."""
+    return _model("model", fields)
+
+
+def tail_model(fields: Fields) -> LatencyModel:
+    """Models of the 95th percentile of the latency, as `latency_model`."""
+    return _model("tail", fields)
+
+
+def _model(kind: str, fields: Fields) -> LatencyModel:
     arcs = fields["admissible"] > 0.0
     alpha, beta, knee, smoothing = (
-        np.where(arcs, fields[f"model_{name}"], np.float64(1.0))
+        np.where(arcs, fields[f"{kind}_{name}"], np.float64(1.0))
         for name in ("alpha", "beta", "knee", "smoothing")
     )
     return LatencyModel(alpha, beta, knee, smoothing)

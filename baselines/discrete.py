@@ -19,7 +19,7 @@ class Discrete(Policy):
     a whole interval's requests to one cell. `DiscreteScore` softens that.
 
     Args:
-        cost: `rif`, `latency` or `gradient`.
+        cost: `rif`, `latency`, `gradient` or `p95`.
 
     Raises:
         ValueError: There is no such cost.
@@ -89,7 +89,7 @@ class DiscreteScore(Discrete):
     dc_ij / dN_j is the cost's slope per server divided by the k_j of the probe held.
 
     Args:
-        cost: `rif`, `latency` or `gradient`.
+        cost: `rif`, `latency`, `gradient` or `p95`.
 
     Raises:
         ValueError: There is no such cost.
@@ -104,7 +104,8 @@ class DiscreteScore(Discrete):
         fields = self.fields(observation)
         arcs = fields["admissible"] > 0.0
         point = latency_model(fields).at(fields["rif"].astype(np.float64))
+        slopes = cost_slope(self.cost, fields, point)
         return Decision(
             base=np.where(arcs, cost(self.cost, fields), 0.0),
-            slope=np.where(arcs, cost_slope(self.cost, point) * fields["request_weight"], 0.0),
+            slope=np.where(arcs, slopes * fields["request_weight"], 0.0),
         )

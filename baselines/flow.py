@@ -28,7 +28,7 @@ class Flow(CapacitySplit):
     An episode starts at the split proportional to probed capacity. Arrival rates are never read.
 
     Args:
-        cost: `rif`, `latency` or `gradient`.
+        cost: `rif`, `latency`, `gradient` or `p95`.
         max_move: Largest change of an entry per update, in (0, 1].
         gain: Factor on eta_i, > 0.
 
@@ -88,7 +88,7 @@ class Flow(CapacitySplit):
         return cost(self.cost, fields)
 
     def _slopes(self, fields: Fields, steady: OperatingPoint) -> Array:
-        return cost_slope(self.cost, steady)
+        return cost_slope(self.cost, fields, steady)
 
 
 class DGD(Flow):

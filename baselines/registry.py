@@ -94,6 +94,9 @@ BASELINES: Mapping[str, Entry] = MappingProxyType(
             "baselines.predictive:PredictiveSoftmin", {"cost": "gradient"}
         ),
         "dlb-auto": Entry("baselines.auto:Auto", {}),
+        "predictive-auto": Entry("baselines.auto:PredictiveAuto", {}),
+        "disc-p95": Entry("baselines.discrete:Discrete", {"cost": "p95"}),
+        "flow-p95": Entry("baselines.flow:Flow", {"cost": "p95"}),
     }
 )
 

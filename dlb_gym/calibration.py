@@ -13,6 +13,10 @@ Continuously batching servers have no such share: a curve belongs to a server in
 and hardware), and cells of equal servers share it. Below a full batch it already rises, since
 iterations grow with the batch, and past it more steeply; the softplus lies between the two.
 
+The same runs give each load's 95th percentile of the latencies, over the requests that arrive after
+the first window, and the same softplus is fitted to it: the `tail` parameters, for costs that look
+at slow requests.
+
 Fits are kept on disk beside the compiled kernels, where a change of the engine leaves them behind
 with the kernels; their names carry a hash of all else that they follow from. Python floats survive
 JSON bit for bit, so a fit that was kept is the fit that would be made.
@@ -23,6 +27,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import lru_cache
@@ -38,6 +43,7 @@ from dlb_gym.aside import write_aside
 from dlb_gym.batching_rates import batching_rate_rps, batching_zero_load_s
 from dlb_gym.engine import layout
 from dlb_gym.latency_model import RHO_MAX, LatencyModel
+from dlb_gym.measurements import quantile_s
 from dlb_gym.rates import batching_servers, mean_tokens, token_moments, zero_load_times_s
 from dlb_gym.scenario import Scenario, Tokens, Trace
 from dlb_gym.scenario_source import ScenarioError
@@ -58,6 +64,22 @@ WINDOW = 20.0  # zero-load times; the first window warms up, the others are meas
 WINDOWS = 5
 PREFILL_LOGITS = np.linspace(-5.0, 5.0, 17)  # grid of log(w / (1 - w))
 SEED = 20_260_101
+TAIL = 0.95
+PARAMETERS = 4
+
+
+class Curve(NamedTuple):
+    """A cell of zero-load time 1 at each of `LOADS`.
+
+    Attributes:
+        n: Mean RIF per server.
+        latency: Mean serving latency.
+        tail: 95th percentile of it.
+    """
+
+    n: FloatArray
+    latency: FloatArray
+    tail: FloatArray
 
 
 class Mix(NamedTuple):
@@ -92,28 +114,50 @@ def latency_parameters(scenario: Scenario) -> FloatArray:
         ScenarioError: The tokens are so rare that a sample of requests has none.
         TraceError: The trace cannot be used.
     """
+    return _parameters(scenario)[:, :PARAMETERS]
+
+
+def tail_parameters(scenario: Scenario) -> FloatArray:
+    """`latency_parameters` of the 95th percentile of the serving latency, of the same shape.
+
+    Raises:
+        ScenarioError: As there.
+        TraceError: As there.
+    """
+    return _parameters(scenario)[:, PARAMETERS:]
+
+
+def _parameters(scenario: Scenario) -> FloatArray:
+    """Those of the mean, then those of the tail, (cells, 8)."""
     zero_load_s = zero_load_times_s(scenario)
     design = scenario.server
     if isinstance(design, ContinuousBatching):
         return _batching_parameters(scenario, design, zero_load_s)
     prompt_tokens, _ = mean_tokens(scenario)
     prefill_s = prompt_tokens * np.array([cell.prefill_s_per_token for cell in scenario.cells])
-    rows = []
-    for share, unit_s in zip(prefill_s / zero_load_s, zero_load_s, strict=True):
-        alpha, beta, knee, smoothing = _interpolated(scenario, design, float(share))
-        rows.append((alpha * unit_s, beta * unit_s, knee, smoothing))
-    return np.array(rows)
+    return np.array(
+        [
+            _in_seconds(_interpolated(scenario, design, float(share)), unit_s)
+            for share, unit_s in zip(prefill_s / zero_load_s, zero_load_s, strict=True)
+        ]
+    )
+
+
+def _in_seconds(parameters: Sequence[float] | FloatArray, unit_s: float) -> FloatArray:
+    """Alphas and betas are times, knees and smoothings counts."""
+    return np.array(parameters) * np.tile([unit_s, unit_s, 1.0, 1.0], 2)
 
 
 def _batching_parameters(
     scenario: Scenario, design: ContinuousBatching, zero_load_s: FloatArray
 ) -> FloatArray:
     mix = Mix.of(scenario)
-    rows = []
-    for server, unit_s in zip(batching_servers(scenario, design), zero_load_s, strict=True):
-        alpha, beta, knee, smoothing = _fitted(None, mix, server)
-        rows.append((alpha * unit_s, beta * unit_s, knee, smoothing))
-    return np.array(rows)
+    return np.array(
+        [
+            _in_seconds(_fitted(None, mix, server), unit_s)
+            for server, unit_s in zip(batching_servers(scenario, design), zero_load_s, strict=True)
+        ]
+    )
 
 
 def _interpolated(scenario: Scenario, design: Disaggregated, share: float) -> FloatArray:
@@ -146,12 +190,12 @@ def _grid_share(grid_index: int) -> float:
 def _slope_scale(share: float, slots: int) -> FloatArray:
     """How alpha, beta, knee and smoothing follow the time per request of the fuller stage."""
     time = max(share, (1.0 - share) / slots)
-    return np.array([1.0, time, 1.0 / time, 1.0 / time])
+    return np.tile([1.0, time, 1.0 / time, 1.0 / time], 2)
 
 
 @lru_cache(maxsize=256)
 def _fitted(share: float | None, mix: Mix, design: Servers) -> tuple[float, ...]:
-    """Softplus parameters, zero-load time 1: those on disk, or made and kept there."""
+    """Softplus parameters of mean and tail: those on disk, or made and kept there."""
     folder = _folder_of_kernels()
     if folder is None:
         return _fit(share, mix, design)
@@ -188,6 +232,7 @@ def _sources_hash() -> str:
         "batching_rates",
         "calibration",
         "latency_model",
+        "measurements",
         "session_requests",
         "sessions",
         "tokens",
@@ -199,12 +244,12 @@ def _sources_hash() -> str:
 
 
 def _read_fit(path: Path) -> tuple[float, ...] | None:
-    """Four finite positive numbers; None if there is no such file or it holds anything else."""
+    """Eight finite positive numbers; None if there is no such file or it holds anything else."""
     try:
         fit = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
-    if not isinstance(fit, list) or len(fit) != 4:
+    if not isinstance(fit, list) or len(fit) != 2 * PARAMETERS:
         return None
     if not all(isinstance(value, float) and 0.0 < value < math.inf for value in fit):
         return None
@@ -219,10 +264,14 @@ def _write_fit(path: Path, fit: tuple[float, ...]) -> None:
 
 
 def _fit(share: float | None, mix: Mix, design: Servers) -> tuple[float, ...]:
-    """Softplus parameters, zero-load time 1."""
-    from scipy.optimize import least_squares  # slow to import, and needed only here
+    """Softplus parameters of mean and tail, zero-load time 1."""
+    n, latency, tail = measure(share, mix, design)
+    return _softplus(n, latency) + _softplus(n, tail)
 
-    n, latency = measure(share, mix, design)
+
+def _softplus(n: FloatArray, latency: FloatArray) -> tuple[float, ...]:
+    """The constrained softplus nearest to some points in relative error."""
+    from scipy.optimize import least_squares  # slow to import, and needed only here
 
     def model(p: FloatArray) -> LatencyModel:
         p = np.clip(p, -FARTHEST, FARTHEST)
@@ -240,8 +289,8 @@ def _fit(share: float | None, mix: Mix, design: Servers) -> tuple[float, ...]:
     return float(fit.alpha), float(fit.beta), float(fit.knee), float(fit.smoothing)
 
 
-def measure(share: float | None, mix: Mix, design: Servers) -> tuple[FloatArray, FloatArray]:
-    """Mean RIF per server and latency of a cell of zero-load time 1, at each of `LOADS`.
+def measure(share: float | None, mix: Mix, design: Servers) -> Curve:
+    """How long requests take in a cell of zero-load time 1 that is loaded more and more.
 
     Args:
         share: Part of the zero-load time that is prefill; None for batching servers.
@@ -266,10 +315,15 @@ def measure(share: float | None, mix: Mix, design: Servers) -> tuple[FloatArray,
         if window > 0:
             in_system_s += state.row_time[:, layout.IN_SYSTEM_S]
             answered += state.row[:, layout.ANSWERED] - before
-    return in_system_s / (SERVERS * WINDOW * (WINDOWS - 1)), in_system_s / answered
+    histograms = state.histogram[:, layout.LATENCY]
+    return Curve(
+        n=in_system_s / (SERVERS * WINDOW * (WINDOWS - 1)),
+        latency=in_system_s / answered,
+        tail=np.array([quantile_s(histogram, [TAIL])[0] for histogram in histograms]),
+    )
 
 
-def _measure_batching(mix: Mix, server: BatchingServer) -> tuple[FloatArray, FloatArray]:
+def _measure_batching(mix: Mix, server: BatchingServer) -> Curve:
     """`measure` for batching servers, which need no roots: one cell's log says it all."""
     moments = token_moments(*mix)
     unit_s = batching_zero_load_s(server, moments)
@@ -296,9 +350,15 @@ def _measure_batching(mix: Mix, server: BatchingServer) -> tuple[FloatArray, Flo
         )
         answered = served[:, layout.SERVER] != layout.NONE
         answered &= (start_s < done_s) & (done_s <= end_s)
-        curve.append((inside_s.sum(), answered.sum()))
-    in_system_s, finished = np.array(curve).T
-    return in_system_s / (SERVERS * (end_s - start_s)), in_system_s / finished / unit_s
+        late = answered & (served[:, layout.ARRIVAL_S] >= start_s)
+        latencies_s = done_s[late] - served[late, layout.ARRIVAL_S]
+        curve.append((inside_s.sum(), answered.sum(), np.quantile(latencies_s, TAIL)))
+    in_system_s, finished, tail_s = np.array(curve).T
+    return Curve(
+        n=in_system_s / (SERVERS * (end_s - start_s)),
+        latency=in_system_s / finished / unit_s,
+        tail=tail_s / unit_s,
+    )
 
 
 def _one_batching_cell(
@@ -337,7 +397,7 @@ def _one_cell_rows(
     params, state, arrivals, orders = engine.allocate(sizes)
     params.shape[:] = 1, 1, slots, design.queue_limit, 0
     never_s = 1e18
-    params.clock[:] = WINDOW, never_s, 0.0, 0.0, 0.0, never_s, 0.0
+    params.clock[:] = WINDOW, never_s, 0.0, WINDOW, never_s, never_s, 0.0
     params.service[..., layout.PREFILL_S_PER_TOKEN] = _s_per_token(share, prompt)
     params.service[..., layout.DECODE_S_PER_TOKEN] = _s_per_token(1.0 - share, output)
     params.change_s[..., 1] = math.inf

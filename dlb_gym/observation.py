@@ -54,6 +54,10 @@ FIELDS = (
     Field("control_interval", 1000.0, "control interval, in Z"),
     Field("prefill_backlog", 1e6, "tokens to prefill per server, if telemetry.backlogs"),
     Field("decode_backlog", 1e6, "tokens to decode per server, if telemetry.backlogs"),
+    Field("tail_alpha", 100.0, "95th percentile of the latency of an empty server, in Z"),
+    Field("tail_beta", 100.0, "what a request per server past the tail's knee adds to it, in Z"),
+    Field("tail_knee", 1000.0, "requests per server at the tail's knee"),
+    Field("tail_smoothing", 1000.0, "width of the tail's knee, requests per server"),
 )
 FIELD_NAMES = tuple(field.name for field in FIELDS)
 _HIGH = np.array([field.high for field in FIELDS])
@@ -106,11 +110,16 @@ class Observation:
         """The fields that do not change during an episode, (n, R, C, fields), others zero."""
         arcs = view.admissible
         unit_s = view.zero_load_time_s[:, None, None]
+        tail = view.tail[:, None]
         cube = np.zeros((*arcs.shape, len(FIELDS)), np.float32)
         for name, values in {
             "admissible": arcs,
             "zero_load_time_s": unit_s,
             "control_interval": view.control_interval_s[:, None, None] / unit_s,
+            "tail_alpha": tail[..., 0] / unit_s,
+            "tail_beta": tail[..., 1] / unit_s,
+            "tail_knee": tail[..., 2],
+            "tail_smoothing": tail[..., 3],
         }.items():
             index = _INDEX[name]
             cube[..., index] = np.where(arcs, np.minimum(values, _HIGH[index]), 0.0)

@@ -68,6 +68,10 @@ def _episode(rng: np.random.Generator) -> list[Fields]:
         "admissible": np.ones(shape),
         "zero_load_time_s": np.ones(shape),
         "control_interval": np.full(shape, CONTROL_INTERVAL),
+        "tail_alpha": rng.uniform(1.6, 2.4, shape),
+        "tail_beta": rng.uniform(0.08, 0.12, shape),
+        "tail_knee": rng.uniform(5.0, 6.0, shape),
+        "tail_smoothing": rng.uniform(0.5, 2.0, shape),
     }
     steps = []
     for _ in range(STEPS):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dlb_gym import accounts, engine
 from dlb_gym.autoscaler import Scaler
-from dlb_gym.calibration import latency_parameters
+from dlb_gym.calibration import latency_parameters, tail_parameters
 from dlb_gym.decision import Decision
 from dlb_gym.engine import extras, layout, memory
 from dlb_gym.measurements import Measurements
@@ -91,6 +91,7 @@ class Simulator:
         self._extra_sizes = engine.ExtraSizes(n, roots, cells, *[1] * 9)
         self._scalers: list[Scaler | None] = [None] * n
         self._model = np.ones((n, roots, cells, 4))
+        self._tail = np.ones((n, cells, 4))
         self._zeros = np.zeros((n, roots, cells))
         self._no_backlog = np.zeros((n, roots, cells, 2))
         self._server_rps = np.zeros((n, cells))
@@ -207,6 +208,8 @@ class Simulator:
         rates_rps = nominal_rates_rps(scenario)
         self._model[r] = 1.0
         self._model[r, :, :cells] = latency_parameters(scenario)
+        self._tail[r] = 1.0
+        self._tail[r, :cells] = tail_parameters(scenario)
         self._server_rps[r] = 0.0
         self._server_rps[r, :cells] = rates_rps / servers
         self._fleet_rps[r] = rates_rps.sum()
@@ -355,6 +358,7 @@ class Simulator:
             answered=state.arc[..., layout.ANSWERED_ARC],
             interval_sent=state.arc[..., layout.INTERVAL_SENT],
             arrival_rps=state.arrival_load,
+            tail=self._tail,
             server_rps=self._server_rps,
             fleet_rps=self._fleet_rps,
             fleet_servers=self._fleet_servers,

@@ -29,6 +29,7 @@ class View(NamedTuple):
         answered: Responses received by this root.
         interval_sent: Requests sent in the interval that just ended.
         arrival_rps: (n, R) exponential mean of the root's arrival rate.
+        tail: (n, C, 4) the offline model of the 95th percentile of serving latency, as `model`.
         server_rps: (n, C) nominal rate of one server of the cell.
         fleet_rps: (n,) nominal rate of all servers at clock 0.
         fleet_servers: (n,) servers at clock 0.
@@ -50,6 +51,7 @@ class View(NamedTuple):
     answered: IntArray
     interval_sent: IntArray
     arrival_rps: FloatArray
+    tail: FloatArray
     server_rps: FloatArray
     fleet_rps: FloatArray
     fleet_servers: FloatArray

@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 
 from dlb_gym import calibration
 from dlb_gym.batching_rates import batching_rate_rps, batching_zero_load_s
-from dlb_gym.calibration import LOADS, PREFILL_LOGITS, SERVERS, Mix, latency_parameters, measure
+from dlb_gym.calibration import (
+    LOADS,
+    PREFILL_LOGITS,
+    SERVERS,
+    Mix,
+    latency_parameters,
+    measure,
+    tail_parameters,
+)
 from dlb_gym.envs import DLBEnv
 from dlb_gym.latency_model import RHO_MAX, LatencyModel
 from dlb_gym.rates import nominal_rates_rps, token_moments, zero_load_times_s
@@ -42,7 +50,7 @@ def nominal_time(share: float) -> float:
 
 
 def fitted(grid_index: int) -> LatencyModel:
-    parameters = calibration._fitted(SHARES[grid_index], MIX, DESIGN)
+    parameters = calibration._fitted(SHARES[grid_index], MIX, DESIGN)[:4]
     return LatencyModel(*(np.float64(value) for value in parameters))
 
 
@@ -59,7 +67,7 @@ def service_noise(share: float) -> float:
 @pytest.mark.parametrize("index", GRID)
 def test_a_curve_starts_at_the_zero_load_time_and_ends_at_the_nominal_rate(index: int) -> None:
     share = SHARES[index]
-    n, latency = measure(share, MIX, DESIGN)
+    n, latency, _ = measure(share, MIX, DESIGN)
     assert abs(latency[0] - 1) < 4 * service_noise(share)
     assert np.all(np.diff(n) > 0)
     throughput = n / latency * nominal_time(share)
@@ -81,7 +89,7 @@ def test_a_fit_keeps_its_constraint_and_follows_the_measured_points(index: int) 
     model = fitted(index)
     assert min(model.alpha, model.beta, model.knee, model.smoothing) > 0
     assert model.beta * model.knee / model.alpha <= RHO_MAX * (1 + 1e-12) < 1
-    n, latency = measure(SHARES[index], MIX, DESIGN)
+    n, latency, _ = measure(SHARES[index], MIX, DESIGN)
     error = model.at(n).latency / latency - 1
     assert np.abs(error).max() < 0.08
     assert math.sqrt(np.mean(error**2)) < 0.035
@@ -90,7 +98,7 @@ def test_a_fit_keeps_its_constraint_and_follows_the_measured_points(index: int) 
 def test_a_curve_between_two_grid_shares_is_interpolated_close_to_a_measured_one() -> None:
     """global_six's cells spend about a tenth of their zero-load time in prefill."""
     scenario = two_cells()
-    n, latency = measure(0.1 / 1.1, MIX, DESIGN)
+    n, latency, _ = measure(0.1 / 1.1, MIX, DESIGN)
     alpha, beta, knee, smoothing = latency_parameters(scenario)[0]
     model = LatencyModel(alpha / 1.1, beta / 1.1, knee, smoothing)
     np.testing.assert_allclose(model.at(n).latency, latency, rtol=0.03)
@@ -182,6 +190,66 @@ def test_the_models_rate_is_that_of_a_closed_loop(per_server: int, tolerance: fl
     assert model.at(np.float64(per_server)).rate == pytest.approx(measured, rel=tolerance)
 
 
+def tail_quantile(share: float) -> tuple[float, float]:
+    """95th percentile of a service alone, by draws of its own, and the density there."""
+    rng = np.random.default_rng(7)
+    prompt = 20 + np.floor(rng.gamma(1.5, 480 / 1.5, 1_000_000) + 0.5)
+    output = 10 + np.floor(rng.gamma(2.0, 190 / 2.0, 1_000_000) + 0.5)
+    low, middle, high = np.quantile(
+        share * prompt / 500 + (1 - share) * output / 200, [0.94, 0.95, 0.96]
+    )
+    return float(middle), float(0.02 / (high - low))
+
+
+@pytest.mark.parametrize("index", GRID)
+def test_a_tail_starts_at_the_95th_percentile_of_a_service(index: int) -> None:
+    """Of m requests the quantile q errs by sqrt(q (1 - q) / m) / density."""
+    share = SHARES[index]
+    expected, density = tail_quantile(share)
+    requests = LOADS[0] * SERVERS / nominal_time(share) * WINDOW
+    noise = math.sqrt(0.95 * 0.05 / requests) / density
+    assert measure(share, MIX, DESIGN).tail[0] == pytest.approx(expected, abs=3.5 * noise)
+
+
+@pytest.mark.parametrize("index", GRID)
+def test_a_tail_lies_above_the_mean_and_ends_with_what_fits_into_a_server(index: int) -> None:
+    """In overload all wait for the same full queues: the tail approaches the mean."""
+    n, latency, tail = measure(SHARES[index], MIX, DESIGN)
+    ratio = tail / latency
+    assert (ratio > 1.1).all()
+    assert ratio[-1] < 0.75 * ratio[0]
+    parameters = calibration._fitted(SHARES[index], MIX, DESIGN)[4:]
+    model = LatencyModel(*(np.float64(value) for value in parameters))
+    assert min(parameters) > 0.0
+    np.testing.assert_allclose(model.at(n).latency, tail, rtol=0.12)
+
+
+def test_the_tail_of_global_six_is_that_of_its_services() -> None:
+    """Its cells spend about a tenth of their time in prefill, between two shares of the grid."""
+    scenario = load_scenario("global_six")
+    expected, _ = tail_quantile(0.1 / 1.1)
+    model = LatencyModel(*tail_parameters(scenario).T)
+    ratio = model.at(np.zeros(6)).latency / zero_load_times_s(scenario)
+    np.testing.assert_allclose(ratio, expected, rtol=0.03)
+    faster = override(
+        scenario,
+        {f"cells.{j}.{stage}_s_per_token": getattr(scenario.cells[j], f"{stage}_s_per_token") / 2
+         for j in range(6) for stage in ("prefill", "decode")},
+    )  # fmt: skip
+    halved = tail_parameters(scenario) * [0.5, 0.5, 1.0, 1.0]
+    np.testing.assert_allclose(tail_parameters(faster), halved, rtol=1e-9)
+
+
+def test_the_tail_of_batching_servers_is_that_of_requests_served_alone() -> None:
+    """At a tenth of the rate iterations are hardly longer than alone: decode steps dominate."""
+    server, unit_s = batching("h100"), 6.08
+    moments = token_moments(*MIX)
+    assert batching_zero_load_s(server, moments) == pytest.approx(unit_s, rel=0.01)
+    expected, _ = tail_quantile(0.0)
+    found = measure(None, MIX, server).tail[0]
+    assert found == pytest.approx(expected, rel=0.1)
+
+
 @pytest.mark.parametrize("limit", [1, 4, 8])
 def test_a_queue_limit_below_the_slots_leaves_a_flat_finite_curve(limit: int) -> None:
     scenario = load_scenario(ring(2, server={"queue_limit": limit}))
@@ -221,7 +289,7 @@ def test_a_trace_without_tokens_for_a_stage_is_measured_at_that_share(
     scenario = two_cells(demand={"utilisation": 0.5, "trace": trace.model_dump()})
     unit_s = 0.06 if stage == "prefill" else 1.5
     np.testing.assert_allclose(zero_load_times_s(scenario), unit_s)
-    n, latency = measure(share, Mix(TOKENS, None, trace), DESIGN)
+    n, latency, _ = measure(share, Mix(TOKENS, None, trace), DESIGN)
     assert latency[0] == pytest.approx(1.0, abs=0.1)
     throughput = n / latency * nominal_time(share)
     assert throughput[-1] == pytest.approx(1.0, abs=0.04)
@@ -275,7 +343,7 @@ def batching(name: str) -> BatchingServer:
 @pytest.mark.parametrize("name", BATCHING)
 def test_a_batching_curve_starts_alone_and_ends_at_the_nominal_rate(name: str) -> None:
     server, moments = batching(name), token_moments(*MIX)
-    n, latency = measure(None, MIX, server)
+    n, latency, _ = measure(None, MIX, server)
     assert np.all(np.diff(n) > 0)
     # At a tenth of the rate some are served together: iterations are a little longer than alone.
     assert 0.97 < latency[0] < 1.1
@@ -288,11 +356,11 @@ def test_a_batching_curve_starts_alone_and_ends_at_the_nominal_rate(name: str) -
 @pytest.mark.parametrize("name", BATCHING)
 def test_a_batching_fit_keeps_its_constraint_and_follows_the_measured_points(name: str) -> None:
     model = LatencyModel(
-        *(np.float64(value) for value in calibration._fitted(None, MIX, batching(name)))
+        *(np.float64(value) for value in calibration._fitted(None, MIX, batching(name))[:4])
     )
     assert min(model.alpha, model.beta, model.smoothing) > 0
     assert 0 <= model.beta * model.knee / model.alpha <= RHO_MAX * (1 + 1e-12)
-    n, latency = measure(None, MIX, batching(name))
+    n, latency, _ = measure(None, MIX, batching(name))
     error = model.at(n).latency / latency - 1
     assert np.abs(error).max() < 0.08
     assert math.sqrt(np.mean(error**2)) < 0.035
@@ -301,7 +369,7 @@ def test_a_batching_fit_keeps_its_constraint_and_follows_the_measured_points(nam
 def test_a_batching_curve_is_littles_law_of_the_plain_model() -> None:
     """One load, served by the model in plain Python from requests of its own."""
     server, unit_s = batching("h100"), 6.08
-    n, latency = measure(None, MIX, server)
+    n, latency, _ = measure(None, MIX, server)
     rate_rps = LOADS[5] * SERVERS * batching_rate_rps(server, token_moments(*MIX))
     rng = np.random.default_rng(2)
     leaf_s = np.cumsum(rng.exponential(1 / rate_rps, 5_000))
@@ -342,6 +410,7 @@ def test_the_curve_of_sessions_ends_at_the_rate_of_their_longer_prompts(
 
 
 Fit = Callable[[], tuple[float, ...]]
+KEPT = (1.5, 0.1, 7.0, 0.3, 3.0, 0.2, 7.5, 0.4)
 
 
 @pytest.fixture
@@ -373,27 +442,28 @@ def test_a_fit_is_kept_and_read_back_bit_for_bit(
 
 @pytest.mark.parametrize(
     "text",
-    [b"", b"\xff", b"{}", b"[1.0, 1.0, 1.0]", b"[1.0, 1.0, 1.0, NaN]", b"[1.0, 1.0, 1.0, -1.0]",
-     b"[1.0, 1.0, 1.0, Infinity]", b"[1, 1, 1, true]", b"[" * 100_000],
+    [b"", b"\xff", b"{}", b"[1.0, 1.0, 1.0, 1.0]", b"[" * 100_000]
+    + [b"[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, %b]" % last
+       for last in (b"NaN", b"-1.0", b"Infinity", b"1", b"true")],
 )  # fmt: skip
 def test_what_is_no_fit_is_made_anew_and_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fit_anew: Fit, text: bytes
 ) -> None:
-    monkeypatch.setattr(calibration, "_fit", lambda *_: (1.5, 0.1, 7.0, 0.3))
+    monkeypatch.setattr(calibration, "_fit", lambda *_: KEPT)
     fit_anew()
     (path,) = (tmp_path / "kernels").iterdir()
     path.write_bytes(text)
-    assert fit_anew() == (1.5, 0.1, 7.0, 0.3)
+    assert fit_anew() == KEPT
     monkeypatch.setattr(calibration, "_fit", none_made)
-    assert fit_anew() == (1.5, 0.1, 7.0, 0.3)
+    assert fit_anew() == KEPT
 
 
 def test_a_folder_that_cannot_be_written_costs_only_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fit_anew: Fit
 ) -> None:
-    monkeypatch.setattr(calibration, "_fit", lambda *_: (1.5, 0.1, 7.0, 0.3))
+    monkeypatch.setattr(calibration, "_fit", lambda *_: KEPT)
     (tmp_path / "kernels").write_text("a file where the folder should be")
-    assert fit_anew() == (1.5, 0.1, 7.0, 0.3)
+    assert fit_anew() == KEPT
 
 
 def test_fits_of_other_tokens_servers_or_traces_have_other_names(tmp_path: Path) -> None:

@@ -39,7 +39,8 @@ BURST = {"kind": "burst", "root": "us-east4", "start": 0.25, "end": 1.0, "to_uti
 # What the root knows by itself, whatever other roots and cells do, where no mechanism is on.
 OWN = ("admissible", "rtt", "zero_load_time_s", "control_interval", "routing", "arrival_load",
        "model_alpha", "model_beta", "model_knee", "model_smoothing", "aversion",
-       "probe_age", "prefill_backlog", "decode_backlog")  # fmt: skip
+       "probe_age", "prefill_backlog", "decode_backlog", "tail_alpha", "tail_beta", "tail_knee",
+       "tail_smoothing")  # fmt: skip
 LOCAL = [name for name in baselines.names() if baselines.make(name).information == "local"]
 
 

@@ -40,6 +40,7 @@ def view(**changes: Any) -> View:
         "answered": masked([[[60, 28], [0, 50]]], np.int64),
         "interval_sent": masked([[[3, 1], [0, 0]]], np.int64),
         "arrival_rps": np.array([[12.0, 3.0]]),
+        "tail": np.array([[[3.5, 0.5, 5.0, 1.25], [4.0, 0.25, 4.5, 1.0]]]),
         "server_rps": np.array([[5.0, 7.5]]),
         "fleet_rps": np.array([60.0]),
         "fleet_servers": np.array([10.0]),
@@ -102,6 +103,10 @@ BY_HAND = {
     "control_interval": [[0.05, 0.05], [0, 0.05]],
     "prefill_backlog": [[450, 0], [0, 1e6]],
     "decode_backlog": [[35, 6], [0, 0.5]],
+    "tail_alpha": [[1.75, 2], [0, 2]],
+    "tail_beta": [[0.25, 0.125], [0, 0.125]],
+    "tail_knee": [[5, 4.5], [0, 4.5]],
+    "tail_smoothing": [[1.25, 1], [0, 1]],
 }  # fmt: skip
 
 
@@ -136,7 +141,7 @@ def test_whatever_exceeds_a_bound_saturates_there() -> None:
     saturated = set()
     # Two models, since beta * knee stays below alpha: a steep one, and one with a far knee.
     for model in ([1e6, 1e3, 500.0, 1e4], [1e6, 1.0, 1e5, 1e4]):
-        fields = observed(**huge, model=np.array([[[model] * 2] * 2]))
+        fields = observed(**huge, model=np.array([[[model] * 2] * 2]), tail=np.array([[model] * 2]))
         for field in FIELDS:
             assert 0 <= fields[field.name].min() <= fields[field.name].max() <= field.high
             if fields[field.name].max() == field.high > 1:

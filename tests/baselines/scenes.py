@@ -33,6 +33,10 @@ DEFAULTS = {
     "control_interval": 0.25,
     "prefill_backlog": 0.0,
     "decode_backlog": 0.0,
+    "tail_alpha": 2.0,
+    "tail_beta": 0.25,
+    "tail_knee": 7.0,
+    "tail_smoothing": 1 / 256,
 }
 
 

@@ -137,8 +137,8 @@ MUTANTS = (
     Mutant(
         "score-slope-of-the-whole-cell",
         DISCRETE,
-        'cost_slope(self.cost, point) * fields["request_weight"], 0.0)',
-        "cost_slope(self.cost, point), 0.0)",
+        'slopes * fields["request_weight"], 0.0)',
+        "slopes, 0.0)",
         OF_DISCRETE,
         "an own request weighs as much in a large cell as on one server",
     ),

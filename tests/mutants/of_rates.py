@@ -152,10 +152,8 @@ MUTANTS = (
     Mutant(
         "curves-without-unit",
         CALIBRATION,
-        "        alpha, beta, knee, smoothing = _interpolated(scenario, design, float(share))\n"
-        "        rows.append((alpha * unit_s, beta * unit_s, knee, smoothing))",
-        "        alpha, beta, knee, smoothing = _interpolated(scenario, design, float(share))\n"
-        "        rows.append((alpha * unit_s, beta, knee, smoothing))",
+        "np.tile([unit_s, unit_s, 1.0, 1.0], 2)",
+        "np.tile([unit_s, 1.0, 1.0, 1.0], 2)",
         (
             f"{OF_CALIBRATION}"
             "parameters_scale_with_the_zero_load_time_and_ignore_the_number_of_servers",
