@@ -47,10 +47,11 @@ class Auto(Flow):
     e_i <= GRADIENT_ERROR, `latency` if e_i <= LATENCY_ERROR, and else, or before WINDOW has passed,
     `rif`, which reads no model.
 
-    The update is Disc while a root's longest loop, tau_ij + probe age + h in the mean over its
-    arcs, is at most LONGEST_DELAY, and else Flow: for so long Disc sends to a cell on what was seen
-    before, the more of a service time the worse (paper 3.2). While Disc decides, Flow's split is
-    the mean of its decisions, so that Flow takes over what was sent.
+    The update is Disc if the model is believed and a root's longest loop, tau_ij + probe age + h in
+    the mean over its arcs, is at most LONGEST_DELAY: for so long Disc sends to a cell on what was
+    seen before, the more of a service time the worse (paper 3.2). Else it is Flow. By rif it always
+    is: without a round trip in the cost all roots find the same cell best and go there together.
+    While Disc decides, Flow's split is the mean of its decisions: Flow takes over what was sent.
 
     The paper has no such rule; thresholds are ours. A root moves averted mass as it does for any
     routing vector.
@@ -82,7 +83,7 @@ class Auto(Flow):
         self._watch(fields, arcs)
         self._trust = self._trusted()
         stepped, best = self._stepped(fields, arcs), split_ties(self._costs(fields), arcs)
-        flows = _loop(fields, arcs) > LONGEST_DELAY
+        flows = (self._trust == 0) | (_loop(fields, arcs) > LONGEST_DELAY)
         share = 1.0 - np.exp(-fields["control_interval"].astype(np.float64) / WINDOW)
         mean = self._routing + share * (best - self._routing)
         self._routing = np.where(flows, stepped, mean)

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import math
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
-from baselines.auto import GRADIENT_ERROR, LATENCY_ERROR, LONGEST_DELAY, WINDOW, Auto
+from baselines.auto import (
+    GRADIENT_ERROR,
+    LATENCY_ERROR,
+    LONGEST_DELAY,
+    WINDOW,
+    Auto,
+    PredictiveAuto,
+)
+from baselines.flow import Flow
 from dlb_gym.policy import Policy
 from tests.baselines.scenes import observe, start
 
@@ -21,22 +31,31 @@ EXPECTED = 16.0 * (LATENCY + 1 / 32)
 SERVED = 60.0
 SCENE: dict[str, Any] = {
     "probe_age": 1 / 64, "rtt": 1 / 32, "unseen": 0.5, "serving_latency": LATENCY,
-    "marginal_latency": [2.0, 2.5, 1.5], "rif": [6.0, 2.0, 4.0], "control_interval": 0.05,
+    "marginal_latency": [2.0, 2.5, 1.5], "rif": [3.02, 3.0, 3.01], "control_interval": 0.05,
 }  # fmt: skip
-RIF, BY_LATENCY, GRADIENT = np.eye(3)[[1, 0, 2]]
+BY_LATENCY, GRADIENT = np.eye(3)[[0, 2]]
 LOOP = 1 / 32 + 0.05
 """Of this scene: way, age and interval."""
+TRUSTED = round(WINDOW / 0.05)
+"""The first decision of which the window has passed."""
 
 
-def played(outstanding: Any, time: float, **changes: Any) -> tuple[Policy, NDArray[np.float64]]:
-    """Decisions of a root that sees one scene all the time; the last one's row."""
-    policy = start(Auto(), 1, 3)
-    fields = SCENE | {"outstanding": outstanding} | changes
-    seen = observe(1, 3, **fields)
-    for _ in range(round(time / fields["control_interval"])):
+def played(policy: Policy, decisions: int, outstanding: Any, **changes: Any) -> Any:
+    """The last row of a root that sees one scene all the time."""
+    start(policy, 1, 3)
+    seen = observe(1, 3, **SCENE | {"outstanding": outstanding} | changes)
+    for _ in range(decisions):
         routing = policy.act(seen).routing
     assert routing is not None
-    return policy, routing[0, 0]
+    return routing[0, 0]
+
+
+@cache
+def by_rif(decisions: int) -> NDArray[np.float64]:
+    """What Flow makes of the scene by RIF, which no doubt of the model changes."""
+    row: NDArray[np.float64] = played(Flow("rif"), decisions, 0.0)
+    assert 0.0 < row[2] < row[1] < 1.0
+    return row
 
 
 def off_by(error: float) -> NDArray[np.float64]:
@@ -54,15 +73,15 @@ def off_by(error: float) -> NDArray[np.float64]:
         (GRADIENT_ERROR - 0.01, GRADIENT),
         (GRADIENT_ERROR + 0.01, BY_LATENCY),
         (LATENCY_ERROR - 0.01, BY_LATENCY),
-        (LATENCY_ERROR + 0.01, RIF),
+        (LATENCY_ERROR + 0.01, None),
     ],
 )
 def test_the_cost_is_the_one_that_the_models_error_allows(
-    error: float, row: NDArray[np.float64]
+    error: float, row: NDArray[np.float64] | None
 ) -> None:
     assert LOOP < LONGEST_DELAY
-    _, found = played(off_by(error), WINDOW + 0.1)
-    assert_allclose(found, row)
+    expected = by_rif(TRUSTED + 2) if row is None else row
+    assert_array_equal(played(Auto(), TRUSTED + 2, off_by(error)), expected)
 
 
 def test_gradient_asks_for_closer_agreement_than_latency() -> None:
@@ -70,13 +89,13 @@ def test_gradient_asks_for_closer_agreement_than_latency() -> None:
 
 
 def test_before_the_window_has_passed_nothing_is_believed() -> None:
-    _, early = played(EXPECTED, WINDOW - 0.1)
-    assert_allclose(early, RIF)
+    assert_array_equal(played(Auto(), TRUSTED - 1, EXPECTED), by_rif(TRUSTED - 1))
+    assert_array_equal(played(Auto(), TRUSTED, EXPECTED), GRADIENT)
 
 
 def test_a_root_that_sent_nothing_believes_nothing() -> None:
-    _, found = played(0.0, 2 * WINDOW, unseen=0.0)
-    assert_allclose(found, RIF)
+    found = played(Auto(), 2 * TRUSTED, 0.0, unseen=0.0)
+    assert_array_equal(found, by_rif(2 * TRUSTED))
 
 
 def test_requests_count_as_many_as_there_are_and_not_per_server() -> None:
@@ -86,55 +105,86 @@ def test_requests_count_as_many_as_there_are_and_not_per_server() -> None:
     be 8.25 of 40: 21 %.
     """
     fields = {"request_weight": [1.0, 1 / 8, 1.0], "unseen": [0.5, 0.5, 0.0]}
-    _, found = played(EXPECTED * [1.5, 1.0, 0.0], WINDOW + 0.1, **fields)
-    assert_allclose(found, GRADIENT)
+    assert_array_equal(played(Auto(), TRUSTED, EXPECTED * [2.0, 1.0, 0.0], **fields), GRADIENT)
 
 
 def test_trust_is_lost_when_the_window_has_forgotten_enough() -> None:
-    """Wrong by all of it, e grows as 1 - 2^-x over x half-lives of the window from there on."""
-    policy, _ = played(EXPECTED, 20 * WINDOW)
+    """Wrong by all of it, the error of the sums grows as 1 - e^(-t / WINDOW) from there on."""
+    policy = Auto()
+    played(policy, 8 * TRUSTED, EXPECTED)
     wrong = observe(1, 3, **SCENE, outstanding=off_by(1.0))
-    rows = [np.asarray(policy.act(wrong).routing)[0, 0] for _ in range(100)]
-    # 1 - e^(-0.05 m / WINDOW) passes an error after m = -20 WINDOW log(1 - error) decisions.
-    after = [-20 * WINDOW * np.log1p(-error) for error in (GRADIENT_ERROR, LATENCY_ERROR)]
-    expected = [
-        GRADIENT if m <= after[0] else BY_LATENCY if m <= after[1] else RIF for m in range(1, 101)
-    ]
-    assert_allclose(rows, expected)
-    assert 0 < after[0] < after[1] < 100
+    rows = np.array([np.asarray(policy.act(wrong).routing)[0, 0] for _ in range(100)])
+    by_gradient, by_latency = (
+        math.floor(-TRUSTED * math.log1p(-error)) for error in (GRADIENT_ERROR, LATENCY_ERROR)
+    )
+    assert 0 < by_gradient < by_latency < 99
+    assert_array_equal(rows[:by_gradient], np.broadcast_to(GRADIENT, (by_gradient, 3)))
+    assert_array_equal(
+        rows[by_gradient:by_latency], np.broadcast_to(BY_LATENCY, (by_latency - by_gradient, 3))
+    )
+    assert (rows[by_latency:].max(axis=-1) < 1.0).all()
 
 
 def test_a_long_loop_is_flows_and_starts_at_the_mean_of_what_disc_sent() -> None:
-    """The split by capacity moves to the cell chosen with the window's memory: 1 - e^(-t/W)."""
-    policy, _ = played(0.0, 2.0, unseen=0.0)
-    kept = np.exp(-2.0 / WINDOW)
-    mean = kept / 3 + (1 - kept) * RIF
-    # Flow on equal costs stays where it is.
-    far = SCENE | {"rtt": 0.25, "probe_age": 0.125, "rif": 1.0, "outstanding": 0.0, "unseen": 0.0}
-    routing = policy.act(observe(1, 3, **far)).routing
+    """Its own split by RIF moves to the cell chosen with the window's memory."""
+    policy, discs = Auto(), 40
+    played(policy, TRUSTED - 1 + discs, EXPECTED)
+    kept = math.exp(-0.05 * discs / WINDOW)
+    mean = kept * by_rif(TRUSTED - 1) + (1.0 - kept) * GRADIENT
+    # Flow stays where it is if costs are equal.
+    far = {"rtt": 0.25, "marginal_latency": 1.0, "outstanding": EXPECTED}
+    routing = policy.act(observe(1, 3, **SCENE | far)).routing
     assert routing is not None
-    assert_allclose(routing[0, 0], mean)
+    assert_allclose(routing[0, 0], mean, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("half_delay", "flow"), [(0.499, False), (0.501, True)])
-def test_the_mean_loop_decides_between_disc_and_flow(half_delay: float, flow: bool) -> None:
-    """Ways of 0.5, 1 and 1.5 times the mean way; an arc less is not counted."""
-    way = half_delay * (LONGEST_DELAY - 0.05) * np.array([0.5, 1.0, 1.5])
-    fields = SCENE | {"rtt": 2 * way, "probe_age": way, "outstanding": 0.0}
-    routing = start(Auto(), 1, 3).act(observe(1, 3, **fields)).routing
-    assert routing is not None
-    assert (routing[0, 0].max() < 1.0) == flow
+@pytest.mark.parametrize(("part", "flow"), [(0.999, False), (1.001, True)])
+def test_the_mean_loop_decides_between_disc_and_flow(part: float, flow: bool) -> None:
+    """Ways of 0.5, 1 and 1.5 times the mean way; one that is no arc is not counted."""
+    way = 0.5 * part * (LONGEST_DELAY - 0.05) * np.array([0.5, 1.0, 1.5])
+    fields = SCENE | {"rtt": 2 * way, "probe_age": way}
+    fields["outstanding"] = 0.5 / (2 * way) * (LATENCY + 2 * way)
+    found = played(Auto(), TRUSTED, **fields)
+    assert (found.max() < 1.0) == flow
+    wider = start(Auto(), 1, 4)
     padded = {name: np.append(np.broadcast_to(v, 3), 9.0) for name, v in fields.items()}
-    wider = start(Auto(), 1, 4).act(observe(1, 4, **padded, admissible=[1, 1, 1, 0])).routing
-    np.testing.assert_array_equal(wider, np.pad(routing, ((0, 0), (0, 0), (0, 1))))
+    for _ in range(TRUSTED):
+        routing = wider.act(observe(1, 4, **padded, admissible=[1, 1, 1, 0])).routing
+    assert routing is not None
+    assert_array_equal(routing[0, 0], np.append(found, 0.0))
 
 
 def test_roots_choose_for_themselves() -> None:
-    """Of two roots one is near and has a model that is right; the other knows and is nothing."""
+    """What goes on is as the model says for the first root, and twice as much for the second."""
     policy = start(Auto(), 2, 3)
-    outstanding = np.array([EXPECTED, 2 * EXPECTED])
-    scene = SCENE | {"outstanding": outstanding}
-    for _ in range(round(WINDOW / 0.05) + 1):
+    scene = SCENE | {"outstanding": np.array([EXPECTED, 2 * EXPECTED])}
+    for _ in range(TRUSTED):
         routing = policy.act(observe(2, 3, **scene)).routing
     assert routing is not None
-    assert_allclose(routing[0], [GRADIENT, RIF])
+    assert_array_equal(routing[0], [GRADIENT, by_rif(TRUSTED)])
+
+
+def test_a_restarted_row_begins_as_the_first_time() -> None:
+    policy = start(Auto(), 1, 3, replications=2)
+    seen = observe(1, 3, 2, **SCENE, outstanding=EXPECTED)
+    for _ in range(TRUSTED):
+        policy.act(seen)
+    policy.restart(np.array([True, False]))
+    routing = policy.act(seen).routing
+    assert routing is not None
+    assert_array_equal(routing[:, 0], [by_rif(1), GRADIENT])
+
+
+def test_the_predictive_one_sees_what_it_sent() -> None:
+    """A burst of own requests to the best cell makes it the worst."""
+    plain, predictive = Auto(), PredictiveAuto()
+    usual, burst = {"outstanding": EXPECTED}, {"outstanding": EXPECTED, "unseen": [0.5, 0.5, 8.0]}
+    # Costs at the model's own curve: l = 1 but for the sharp knee at 7.
+    model = {"marginal_latency": 1.0, "rif": [6.5, 6.5, 6.0], "rtt": [1 / 32, 1 / 32, 1 / 64]}
+    rows = []
+    for policy in (plain, predictive):
+        played(policy, TRUSTED, EXPECTED, **model)
+        routing = policy.act(observe(1, 3, **SCENE | model | usual | burst)).routing
+        assert routing is not None
+        rows.append(routing[0, 0])
+    assert_array_equal(rows, [GRADIENT, [0.5, 0.5, 0.0]])
