@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from baselines.auto import (
     GRADIENT_ERROR,
     LATENCY_ERROR,
-    LONGEST_DELAY,
+    LONGEST_LOOP,
     WINDOW,
     Auto,
     PredictiveAuto,
@@ -34,8 +34,8 @@ SCENE: dict[str, Any] = {
     "marginal_latency": [2.0, 2.5, 1.5], "rif": [3.02, 3.0, 3.01], "control_interval": 0.05,
 }  # fmt: skip
 BY_LATENCY, GRADIENT = np.eye(3)[[0, 2]]
-LOOP = 1 / 32 + 0.05
-"""Of this scene: way, age and interval."""
+LOOP = 1 / 32 + 0.15
+"""Of this scene: way, age and three intervals."""
 TRUSTED = round(WINDOW / 0.05)
 """The first decision of which the window has passed."""
 
@@ -79,7 +79,7 @@ def off_by(error: float) -> NDArray[np.float64]:
 def test_the_cost_is_the_one_that_the_models_error_allows(
     error: float, row: NDArray[np.float64] | None
 ) -> None:
-    assert LOOP < LONGEST_DELAY
+    assert LOOP < LONGEST_LOOP
     expected = by_rif(TRUSTED + 2) if row is None else row
     assert_array_equal(played(Auto(), TRUSTED + 2, off_by(error)), expected)
 
@@ -141,7 +141,7 @@ def test_a_long_loop_is_flows_and_starts_at_the_mean_of_what_disc_sent() -> None
 @pytest.mark.parametrize(("part", "flow"), [(0.999, False), (1.001, True)])
 def test_the_mean_loop_decides_between_disc_and_flow(part: float, flow: bool) -> None:
     """Ways of 0.5, 1 and 1.5 times the mean way; one that is no arc is not counted."""
-    way = 0.5 * part * (LONGEST_DELAY - 0.05) * np.array([0.5, 1.0, 1.5])
+    way = 0.5 * part * (LONGEST_LOOP - 0.15) * np.array([0.5, 1.0, 1.5])
     fields = SCENE | {"rtt": 2 * way, "probe_age": way}
     fields["outstanding"] = 0.5 / (2 * way) * (LATENCY + 2 * way)
     found = played(Auto(), TRUSTED, **fields)

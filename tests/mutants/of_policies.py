@@ -11,6 +11,8 @@ MNLB = "baselines/mnlb.py"
 PROGRAM = "baselines/mnlb_program.py"
 NETWORKS = "agents/networks.py"
 POLICY = "dlb_gym/policy.py"
+PREDICTIVE = "baselines/predictive.py"
+AUTO = "baselines/auto.py"
 STATIC = "baselines/static.py"
 
 OF_DISCRETE = ("tests/baselines/test_discrete.py",)
@@ -18,6 +20,9 @@ OF_FLOW = ("tests/baselines/test_flow.py",)
 OF_MNLB = ("tests/baselines/test_mnlb.py",)
 OF_POLICY = ("tests/test_policy.py",)
 OF_STATIC = ("tests/baselines/test_static.py",)
+OF_COSTS = ("tests/baselines/test_costs.py",)
+OF_PREDICTIVE = ("tests/baselines/test_predictive.py",)
+OF_AUTO = "tests/baselines/test_auto.py::test_"
 OF_AVERSION = "tests/test_aversion.py::test_disc_"
 OF_TRAINING = "tests/agents/test_training.py::test_"
 
@@ -41,10 +46,58 @@ MUTANTS = (
     Mutant(
         "half-a-round-trip",
         COSTS,
-        'return np.add(serving, fields["rtt"], dtype=np.float64)',
-        'return np.add(serving, 0.5 * fields["rtt"], dtype=np.float64)',
+        '"one-way": 0.5}.get(name, 1.0)',
+        '"one-way": 0.5}.get(name, 0.5)',
         (*OF_DISCRETE, *OF_FLOW),
         "costs count the way there and not the way back",
+    ),
+    Mutant(
+        "tail-without-a-journey",
+        COSTS,
+        'return np.asarray(tail + fields["rtt"])',
+        "return np.asarray(tail)",
+        OF_COSTS,
+        "the tail's cost knows no distance",
+    ),
+    Mutant(
+        "usual-requests-corrected",
+        PREDICTIVE,
+        "deviation: Array = unseen - before * sent_within",
+        "deviation: Array = unseen",
+        OF_PREDICTIVE,
+        "far cells seem to hold what is always on its way to them, and once more",
+    ),
+    Mutant(
+        "prediction-remembers-nothing",
+        PREDICTIVE,
+        "self._rate = before + share * (rate - before)",
+        "self._rate = rate",
+        OF_PREDICTIVE,
+        "what came a moment ago is taken for usual",
+    ),
+    Mutant(
+        "softmin-of-times-and-counts",
+        PREDICTIVE,
+        'if self.cost != "rif":',
+        'if self.cost != "":',
+        OF_PREDICTIVE,
+        "a temperature in times is taken for one in requests",
+    ),
+    Mutant(
+        "errors-cancel",
+        AUTO,
+        "ordered_sum(np.abs(self._outstanding - self._expected), keepdims=True)",
+        "np.abs(ordered_sum(self._outstanding - self._expected, keepdims=True))",
+        (f"{OF_AUTO}the_cost_is_the_one_that_the_models_error_allows",),
+        "a model that is wrong both ways is believed",
+    ),
+    Mutant(
+        "believed-at-once",
+        AUTO,
+        "axis=-1, keepdims=True) >= WINDOW)",
+        "axis=-1, keepdims=True) >= 0.0)",
+        (f"{OF_AUTO}before_the_window_has_passed_nothing_is_believed",),
+        "a moment of luck decides",
     ),
     Mutant(
         "slope-of-another-cost",
