@@ -145,7 +145,7 @@ def _parameters(scenario: Scenario) -> FloatArray:
 
 def _in_seconds(parameters: Sequence[float] | FloatArray, unit_s: float) -> FloatArray:
     """Alphas and betas are times, knees and smoothings counts."""
-    return np.array(parameters) * np.tile([unit_s, unit_s, 1.0, 1.0], 2)
+    return np.asarray(np.array(parameters) * np.tile([unit_s, unit_s, 1.0, 1.0], 2))
 
 
 def _batching_parameters(
