@@ -7,6 +7,7 @@ from tests.mutants.mutant import Mutant
 ADVANCE = "dlb_gym/engine/advance.py"
 CELLS = "dlb_gym/engine/cells.py"
 DISPATCH = "dlb_gym/engine/dispatch.py"
+CHOICES = "dlb_gym/engine/choices.py"
 HEAP = "dlb_gym/engine/heap.py"
 INTAKE = "dlb_gym/engine/intake.py"
 LEAF = "dlb_gym/engine/leaf.py"
@@ -15,7 +16,7 @@ ROUTE = "dlb_gym/engine/route.py"
 
 COURSE = "tests/parity/test_engine_reference.py::test_every_request_takes_the_same_course"
 COINCIDING = ("tests/parity/test_mechanism_reference.py::test_instants_that_coincide",)
-REFERENCE = tuple(f"{COURSE}[modes3-{seed}]" for seed in range(12))
+REFERENCE = tuple(f"{COURSE}[modes6-{seed}]" for seed in range(12))
 SMOOTH = tuple(f"{COURSE}[modes1-{seed}]" for seed in range(4))
 SCORE = tuple(f"{COURSE}[modes2-{seed}]" for seed in range(4))
 OF_SIMULATOR = "tests/test_simulator.py::test_"
@@ -59,7 +60,7 @@ MUTANTS = (
     ),
     Mutant(
         "biased-routing-draw",
-        DISPATCH,
+        CHOICES,
         "if u < total:",
         "if u * u < total:",
         REFERENCE,
@@ -75,7 +76,7 @@ MUTANTS = (
     ),
     Mutant(
         "smooth-pays-its-own-weight",
-        DISPATCH,
+        CHOICES,
         "credit[j] -= total",
         "credit[j] -= weights[j]",
         SMOOTH,
@@ -83,7 +84,7 @@ MUTANTS = (
     ),
     Mutant(
         "smooth-keeps-credit-without-weight",
-        DISPATCH,
+        CHOICES,
         "            credit[j] = 0.0\n",
         "            credit[j] += 0.0\n",
         SMOOTH,

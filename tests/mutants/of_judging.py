@@ -217,8 +217,8 @@ MUTANTS = (
     Mutant(
         "central-ranked-with-local",
         f"{PACKAGE}report_table.py",
-        '(p.records[0]["information"] == "central") == central]',
-        "not central]",
+        '(DEPLOYABLE, ("static", "local"))',
+        '(DEPLOYABLE, ("static", "local", "central"))',
         (
             "tests/test_report.py::test_central_policies_are_ranked_apart_and_static_ones_with_local_ones",
         ),

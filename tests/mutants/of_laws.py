@@ -169,7 +169,7 @@ MUTANTS = (
     ),
     Mutant(
         "biased-routing-draw-by-law",
-        "dlb_gym/engine/dispatch.py",
+        "dlb_gym/engine/choices.py",
         "            if u < total:",
         "            if u * u < total:",
         (

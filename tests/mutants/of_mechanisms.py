@@ -16,6 +16,7 @@ PREQUAL = f"{ENGINE}prequal.py"
 HASHING = f"{ENGINE}hashing.py"
 PLACING = f"{ENGINE}placing.py"
 ROOTS = f"{ENGINE}roots.py"
+CHOOSING = f"{ENGINE}choosing.py"
 OF_AVERSION = "tests/test_aversion.py::test_"
 OF_AFFINITY = "tests/test_affinity.py::test_"
 OF_ROUTING = "tests/test_session_routing.py::test_"
@@ -76,7 +77,7 @@ MUTANTS = (
     ),
     Mutant(
         "aversion-inverted",
-        ROOTS,
+        CHOOSING,
         "key, draw) >= rate)",
         "key, draw) < rate)",
         (
@@ -143,7 +144,7 @@ MUTANTS = (
     ),
     Mutant(
         "prefixes-worth-nothing",
-        ROOTS,
+        CHOOSING,
         "memory[here, LATENCY_S] - memory[here, HIT_RATE] * prefix_s",
         "memory[here, LATENCY_S]",
         (f"{OF_ROUTING}a_session_stays_while_the_prefill_saved_outweighs_the_way",),

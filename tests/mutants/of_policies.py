@@ -8,6 +8,7 @@ COSTS = "baselines/costs.py"
 DISCRETE = "baselines/discrete.py"
 FLOW = "baselines/flow.py"
 MNLB = "baselines/mnlb.py"
+PLANNED = "baselines/planned.py"
 PROGRAM = "baselines/mnlb_program.py"
 NETWORKS = "agents/networks.py"
 POLICY = "dlb_gym/policy.py"
@@ -232,7 +233,7 @@ MUTANTS = (
     ),
     Mutant(
         "mnlb-knows-at-once",
-        MNLB,
+        PLANNED,
         "_Plan(int(self._interval[row]) + 2 * delay, weights)",
         "_Plan(int(self._interval[row]), weights)",
         OF_MNLB,
@@ -264,7 +265,7 @@ MUTANTS = (
     ),
     Mutant(
         "mnlb-of-one-interval",
-        MNLB,
+        PLANNED,
         "self._arrivals = np.where(first[:, None], 0.0, self._arrivals + own)",
         "self._arrivals = np.where(first[:, None], 0.0, own)",
         OF_MNLB,
@@ -272,7 +273,7 @@ MUTANTS = (
     ),
     Mutant(
         "stale-capacity",
-        MNLB,
+        PLANNED,
         "root = np.argmin(np.where(arcs, age, np.inf), axis=1, keepdims=True)",
         "root = np.argmax(np.where(arcs, age, -np.inf), axis=1, keepdims=True)",
         OF_MNLB,
