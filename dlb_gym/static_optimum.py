@@ -8,15 +8,16 @@ latency times the total rate is, by Little's law, what is in cells and on the wi
     mu_j(N_j) = z_j = sum_i lambda_i x_ij,   x_i on the simplex over the arcs of i.
 
 mu_j is concave (see `latency_model`), so Psi is convex, and d Psi / d x_ij is lambda_i times
-1/mu_j'(N_j) + 2 tau_ij. It is solved over flows y_ij = lambda_i x_ij by scipy's SLSQP, from the
-flows of a linear program that keeps cells as far from their largest rate as can be; a few Newton
-steps among the arcs then used make its last digits right. Whatever found it, a solution is judged
-by
+1/mu_j'(N_j) + 2 tau_ij. It is solved over flows y_ij = lambda_i x_ij. N_j(z_j) is nowhere below its
+tangents; with the largest of some tangents in its place, a linear program bounds Psi from below.
+Its solution shows where the next tangents are needed (cutting planes, Kelley 1960), and once it is
+close, which arcs the best routing uses: Newton's steps on these make the last digits right. A
+second bound from below,
 
-    gap = sum_ij y_ij (c_ij - min_k c_ik) / Psi,   c_ij = 1/mu_j'(N_j) + 2 tau_ij:
+    Psi - sum_ij y_ij (c_ij - min_k c_ik),   c_ij = 1/mu_j'(N_j) + 2 tau_ij
 
-by convexity no routing is better by more than this share (Frank and Wolfe), and it is 0 exactly
-where equilibrium condition (6) holds.
+(Frank and Wolfe), is reached where equilibrium condition (6) holds. Flows are accepted that are
+within `GAP` of the higher bound.
 """
 
 from __future__ import annotations
@@ -25,8 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import LinearConstraint, linprog, minimize
-from scipy.sparse import coo_array
+from scipy.optimize import linprog
 
 from dlb_gym.latency_model import LatencyModel, OperatingPoint
 
@@ -34,12 +34,17 @@ Array = NDArray[np.float64]
 
 FULLEST = 1.0 - 1e-6
 """Share of a cell's largest rate k / beta up to which it can be used."""
-GAP = 1e-9
-"""Largest gap of a solution."""
+GAP = 1e-8
+"""Largest gap of a solution; linear programs are solved to about 1e-9."""
+SILENT = 1e-7
+"""Roots below this share of the busiest count as without arrivals: linear programs cannot tell."""
+ROUNDS = 50
+CLOSE = 1e-2
+"""Gap from which Newton's steps are tried."""
 NEWTON_STEPS = 100
-POLISHING_STEPS = 3
-USED = 1e-7
-"""Flow of an arc in use, as a share of the largest root's."""
+POLISHING_STEPS = 4
+FIRST_LOADS = 1.0 - 0.5 ** np.arange(8)
+"""Where the first tangents are, as shares of the largest rate."""
 
 
 class InfeasibleError(ValueError):
@@ -50,16 +55,66 @@ class Optimum(NamedTuple):
     """The best fixed routing.
 
     Attributes:
-        routing: x, (roots, cells); of a root without arrivals, its least cost.
+        routing: x, (roots, cells); a root without arrivals goes to its least cost.
         rif: N, (cells,).
         latency_s: Mean end-to-end latency, Psi / sum lambda.
-        gap: See the module; at most `GAP`.
+        gap: Share of Psi by which it is above a bound from below; at most `GAP`.
     """
 
     routing: Array
     rif: Array
     latency_s: float
     gap: float
+
+
+class _Program(NamedTuple):
+    """The program over arcs a = (root[a], cell[a]).
+
+    Attributes:
+        to_cell: (cells, arcs), 1 where an arc leads to a cell.
+        of_root: (roots, arcs), 1 where an arc is a root's.
+    """
+
+    rates_rps: Array
+    servers: Array
+    model: LatencyModel
+    root: NDArray[np.intp]
+    cell: NDArray[np.intp]
+    round_trip_s: Array
+    to_cell: Array
+    of_root: Array
+
+    @property
+    def largest_rps(self) -> Array:
+        """What the cells can serve, (cells,)."""
+        rates: Array = self.servers / self.model.beta
+        return rates
+
+    def at(self, flow: Array) -> OperatingPoint:
+        """Where cells work with these flows."""
+        return _at_rate(self.to_cell @ flow / self.servers, self.model)
+
+    def psi(self, flow: Array) -> float:
+        """Requests in cells and on the wire."""
+        return float(self.servers @ self.at(flow).n + flow @ self.round_trip_s)
+
+    def cost(self, flow: Array) -> Array:
+        """c_ij of the arcs."""
+        cost: Array = self.at(flow).marginal_latency[self.cell] + self.round_trip_s
+        return cost
+
+    def complete(self, flow: Array) -> Array:
+        """Flows in proportion to these that meet the roots' rates, unless a root has none."""
+        flow = np.maximum(flow, 0.0)
+        sums = self.of_root @ flow
+        flows: Array = flow * (self.rates_rps / np.where(sums > 0.0, sums, 1.0))[self.root]
+        return flows
+
+    def excess(self, flow: Array) -> float:
+        """Sum of flows times what their arcs cost beyond their root's least."""
+        cost = self.cost(flow)
+        least = np.min(np.where(self.of_root > 0.0, cost, np.inf), axis=1)
+        return float(flow @ (cost - least[self.root]))
 
 
 def static_optimum(
@@ -77,93 +132,132 @@ def static_optimum(
         InfeasibleError: The demand cannot be served; names the cells that it overloads.
         ValueError: The solver stopped short of the optimum.
     """
-    total_rps = float(rates_rps.sum())
+    rates_rps = np.where(rates_rps > SILENT * rates_rps.max(), rates_rps, 0.0)
     root, cell = np.nonzero(~np.isnan(one_way_s))
-    network_s = 2.0 * one_way_s[root, cell]
-    start = _widest(rates_rps, root, cell, servers / model.beta)
-    sums = coo_array((np.ones(len(root)), (cell, np.arange(len(root))))).toarray()
-    shares = coo_array((np.ones(len(root)), (root, np.arange(len(root))))).toarray()
-
-    def psi(flow: Array) -> tuple[float, Array]:
-        point = _at_rate(sums @ flow / servers, model)
-        value = float(servers @ point.n + flow @ network_s)
-        return value / total_rps, (point.marginal_latency[cell] + network_s) / total_rps
-
-    constraints: Any = [
-        LinearConstraint(shares, rates_rps, rates_rps),
-        LinearConstraint(sums, -np.inf, FULLEST * servers / model.beta),
-    ]
-    found = minimize(
-        psi,
-        start,
-        jac=True,
-        method="SLSQP",
-        bounds=[(0.0, None)] * len(root),
-        constraints=constraints,
-        options={"maxiter": 1000, "ftol": 1e-15},
+    roots, cells = one_way_s.shape
+    program = _Program(
+        rates_rps,
+        servers,
+        model,
+        root,
+        cell,
+        2.0 * one_way_s[root, cell],
+        to_cell=(cell == np.arange(cells)[:, None]).astype(np.float64),
+        of_root=(root == np.arange(roots)[:, None]).astype(np.float64),
     )
-    flow = _polished(np.maximum(found.x, 0.0), sums, shares, network_s, rates_rps, servers, model)
-    flow *= (rates_rps / np.where(rates_rps > 0.0, shares @ flow, 1.0))[root]
-    return _judged(flow, root, cell, network_s, rates_rps, servers, model, one_way_s.shape)
+    best = middle = _widest(program)
+    tangents = [load * program.largest_rps for load in FIRST_LOADS] + [program.to_cell @ middle]
+    bound = 0.0
+    for _ in range(ROUNDS):
+        flow, below = _above_tangents(program, tangents)
+        # Half-way from flows that keep clear of the poles: so do the tangents' places.
+        middle = 0.5 * (middle + flow)
+        found = [middle]
+        if program.psi(middle) <= (1.0 + CLOSE) * below:
+            found.append(_polished(program, flow, middle))
+        tangents += [program.to_cell @ each for each in found]
+        best = min([best, *found], key=program.psi)
+        psi = program.psi(best)
+        bound = max(bound, below, psi - program.excess(best))
+        if psi - bound <= GAP * psi:
+            return _optimum(program, best, max(0.0, 1.0 - bound / psi), one_way_s.shape)
+    raise ValueError(
+        f"the static optimum was missed: its gap is {1.0 - bound / psi:.3g} and at most {GAP:g} "
+        "is accepted; report this with the scenario"
+    )
 
 
-def _polished(
-    flow: Array,
-    sums: Array,
-    shares: Array,
-    network_s: Array,
-    rates_rps: Array,
-    servers: Array,
-    model: LatencyModel,
-) -> Array:
+def _widest(program: _Program) -> Array:
+    """The flows that leave the fullest cell as empty as can be."""
+    cells, arcs = program.to_cell.shape
+    found = _minimised(
+        np.append(np.zeros(arcs), 1.0),
+        np.column_stack([program.to_cell, -program.largest_rps]),
+        np.zeros(cells),
+        program,
+    )
+    fullest = float(found.x[-1])
+    if fullest >= FULLEST:
+        overloaded = np.flatnonzero(found.ineqlin.marginals < 0.0).tolist()
+        raise InfeasibleError(
+            f"the roots that reach no other cells than {overloaded} offer {100 * fullest:.4g} % of "
+            "what these can serve, and no routing is stable; lower the demand or add servers or "
+            "arcs"
+        )
+    return program.complete(found.x[:arcs])
+
+
+def _above_tangents(program: _Program, touched: list[Array]) -> tuple[Array, float]:
+    """The best flows, were N_j the largest of its tangents at some rates; and Psi then."""
+    cells, arcs = program.to_cell.shape
+    rows, right = [np.hstack([program.to_cell, np.zeros((cells, cells))])], []
+    right.append(FULLEST * program.largest_rps)
+    for rates_rps in touched:
+        point = _at_rate(rates_rps / program.servers, program.model)
+        slope = point.marginal_latency
+        rows.append(np.hstack([slope[:, None] * program.to_cell, -np.eye(cells)]))
+        right.append(slope * rates_rps - program.servers * point.n)
+    cost = np.append(program.round_trip_s, np.ones(cells))
+    found = _minimised(cost, np.vstack(rows), np.concatenate(right), program)
+    return program.complete(found.x[:arcs]), float(found.fun)
+
+
+def _minimised(cost: Array, rows: Array, right: Array, program: _Program) -> Any:
+    """A linear program's solution; flows come first and meet the roots' rates."""
+    others = len(cost) - program.of_root.shape[1]
+    found: Any = linprog(
+        cost,
+        A_ub=rows,
+        b_ub=right,
+        A_eq=np.hstack([program.of_root, np.zeros((len(program.of_root), others))]),
+        b_eq=program.rates_rps,
+        method="highs",
+    )
+    if found.x is None:
+        raise ValueError(f"a linear program of the static optimum has no end: {found.message}")
+    return found
+
+
+def _polished(program: _Program, flow: Array, start: Array) -> Array:
     """Newton's steps on the arcs that carry anything.
 
     With H the second derivatives of Psi and G the roots' sums, a step d solves H d + G^T c =
     -grad Psi and G d = lambda - G y; of several (flows may circle without a cost) the shortest.
     """
-    used = flow > USED * rates_rps.max()
-    to_cell, of_root = sums[:, used], shares[:, used]
+    used = flow > 0.0
+    flow = np.where(used, start, 0.0)
+    to_cell, of_root = program.to_cell[:, used], program.of_root[:, used]
     for _ in range(POLISHING_STEPS):
-        point = _at_rate(sums @ flow / servers, model)
-        curvature = point.marginal_slope / (point.rate_slope * servers)
+        point = program.at(flow)
+        curvature = point.marginal_slope / (point.rate_slope * program.servers)
         hessian = to_cell.T @ (curvature[:, None] * to_cell)
         rows = len(of_root)
         system = np.block([[hessian, of_root.T], [of_root, np.zeros((rows, rows))]])
-        gradient = to_cell.T @ point.marginal_latency + network_s[used]
-        right = np.concatenate([-gradient, rates_rps - shares @ flow])
+        gradient = to_cell.T @ point.marginal_latency + program.round_trip_s[used]
+        right = np.concatenate([-gradient, program.rates_rps - program.of_root @ flow])
         step = np.linalg.lstsq(system, right, rcond=None)[0][: used.sum()]
-        flow[used] = np.maximum(flow[used] + step, 0.0)
-    flow[~used] = 0.0
-    return flow
+        room = program.largest_rps - program.to_cell @ flow
+        share = 1.0 / max(1.0, 2.0 * float(np.max(to_cell @ step / room)))
+        flow[used] = np.maximum(flow[used] + share * step, 0.0)
+    flow = program.complete(flow)
+    whole = np.allclose(program.of_root @ flow, program.rates_rps, rtol=1e-9, atol=0.0)
+    return flow if whole and (program.to_cell @ flow < program.largest_rps).all() else start
 
 
-def _judged(
-    flow: Array,
-    root: NDArray[np.intp],
-    cell: NDArray[np.intp],
-    network_s: Array,
-    rates_rps: Array,
-    servers: Array,
-    model: LatencyModel,
-    shape: tuple[int, ...],
-) -> Optimum:
-    """The optimum of flows over arcs (root, cell), if their gap is small."""
+def _optimum(program: _Program, flow: Array, gap: float, shape: tuple[int, ...]) -> Optimum:
+    """What flows over arcs amount to."""
     flows, cost = np.zeros(shape), np.full(shape, np.inf)
-    flows[root, cell] = flow
-    point = _at_rate(flows.sum(axis=0) / servers, model)
-    cost[root, cell] = point.marginal_latency[cell] + network_s
-    least = cost.min(axis=1, keepdims=True)
-    psi = float(servers @ point.n + flow @ network_s)
-    gap = float(flow @ (cost - least)[root, cell]) / psi
-    if not gap <= GAP:
-        raise ValueError(
-            f"the static optimum was missed: its gap is {gap:.3g} and at most {GAP:g} is accepted; "
-            "report this with the scenario"
-        )
-    best = (cost == least) / (cost == least).sum(axis=1, keepdims=True)
-    active = rates_rps[:, None] > 0.0
-    routing = np.where(active, flows / np.where(active, rates_rps[:, None], 1.0), best)
-    return Optimum(routing, servers * point.n, psi / float(rates_rps.sum()), gap)
+    arcs = (program.root, program.cell)
+    flows[arcs], cost[arcs] = flow, program.cost(flow)
+    least = cost == cost.min(axis=1, keepdims=True)
+    active = program.rates_rps[:, None] > 0.0
+    routing = np.where(
+        active,
+        flows / np.where(active, program.rates_rps[:, None], 1.0),
+        least / least.sum(axis=1, keepdims=True),
+    )
+    rif = program.servers * program.at(flow).n
+    return Optimum(routing, rif, program.psi(flow) / float(program.rates_rps.sum()), gap)
 
 
 def _at_rate(per_server_rps: Array, model: LatencyModel) -> OperatingPoint:
@@ -180,33 +274,3 @@ def _at_rate(per_server_rps: Array, model: LatencyModel) -> OperatingPoint:
         if (np.abs(step) <= 1e-15 * (1.0 + n)).all():
             break
     return model.at(n)
-
-
-def _widest(
-    rates_rps: Array, root: NDArray[np.intp], cell: NDArray[np.intp], largest_rps: Array
-) -> Array:
-    """Flows over the arcs that leave the fullest cell as empty as can be."""
-    arcs, cells = len(root), len(largest_rps)
-    rows = np.concatenate([cell, np.arange(cells)])
-    columns = np.concatenate([np.arange(arcs), np.full(cells, arcs)])
-    values = np.concatenate([np.ones(arcs), -largest_rps])
-    # linprog takes sparse matrices; its type stubs know dense ones only.
-    filled: Any = coo_array((values, (rows, columns)), (cells, arcs + 1)).tocsr()
-    whole: Any = coo_array((np.ones(arcs), (root, np.arange(arcs))), (len(rates_rps), arcs + 1))
-    found: Any = linprog(
-        np.concatenate([np.zeros(arcs), [1.0]]),
-        A_ub=filled,
-        b_ub=np.zeros(cells),
-        A_eq=whole.tocsr(),
-        b_eq=rates_rps,
-        method="highs",
-    )
-    fullest = float(found.x[-1])
-    if fullest >= FULLEST:
-        overloaded = np.flatnonzero(found.ineqlin.marginals < 0.0).tolist()
-        raise InfeasibleError(
-            f"the roots that reach no other cells than {overloaded} offer {100 * fullest:.4g} % of "
-            "what these can serve, and no routing is stable; lower the demand or add servers or "
-            "arcs"
-        )
-    return np.asarray(found.x[:arcs])

@@ -164,3 +164,39 @@ def test_systems_without_bounds_say_so() -> None:
     assert bounds(crowded) == (None, None)
     sessions = override(load_scenario("global_six"), {"demand.sessions": {}})
     assert bounds(sessions) == (None, None)
+
+
+@pytest.mark.parametrize(("fullest", "unit_s"), [(0.001, 1.0), (0.99, 0.01), (0.99, 30.0)])
+def test_any_load_and_scale_is_solved(fullest: float, unit_s: float) -> None:
+    """Ten roots, one of them almost silent, and ten cells."""
+    rng = np.random.default_rng(0)
+    ways = rng.uniform(0.0, 0.15, (10, 10))
+    servers = rng.integers(1, 20, 10).astype(float)
+    curves = model(*((a, 0.1 * a, 8.5, 0.6) for a in unit_s * rng.uniform(0.8, 1.2, 10)))
+    rates = rng.dirichlet(np.ones(10)) * np.append(np.ones(9), 1e-9)
+    rates *= fullest * float((servers / curves.beta).sum()) / rates.sum()
+    found = static_optimum(rates, ways, servers, curves)
+    assert found.gap <= GAP
+    flows = rates[:, None] * found.routing
+    assert found.routing.sum(axis=1) == pytest.approx(np.ones(10), abs=1e-9)
+
+    def psi(moved: np.ndarray) -> np.ndarray:
+        """Of flows (n, roots, cells), by bisection."""
+        wanted = moved.sum(axis=1) / servers
+        low, high = np.zeros_like(wanted), np.full_like(wanted, 1e6)
+        for _ in range(80):
+            middle = 0.5 * (low + high)
+            under = middle / curves.at(middle).latency < wanted
+            low, high = np.where(under, middle, low), np.where(under, high, middle)
+        return (low * servers).sum(axis=-1) + 2 * (moved * ways).sum(axis=(1, 2))
+
+    here = psi(flows[None])[0]
+    assert found.latency_s * rates.sum() == pytest.approx(here, rel=1e-7)
+    for share in (0.5, 0.01):  # of a flow, to any other cell
+        root, source, target = (index.ravel() for index in np.indices((10, 10, 10)))
+        moved = np.repeat(flows[None], len(root), axis=0)
+        moving = share * flows[root, source]
+        moved[np.arange(len(root)), root, source] -= moving
+        moved[np.arange(len(root)), root, target] += moving
+        fits = (moved.sum(axis=1) < servers / curves.beta).all(axis=-1)
+        assert (psi(moved[fits]) >= here * (1 - 1e-7)).all()
