@@ -159,6 +159,26 @@ def test_the_clairvoyant_bound_of_two_cells_by_hand() -> None:
     assert bounds(burst) == (None, pytest.approx(1.1))
 
 
+def test_the_clairvoyant_bound_is_the_luckiest_roots_where_shares_change() -> None:
+    # Cell b takes 0.6 s: root a's requests do best there, in 0.7 s. A burst at b makes more of the
+    # requests b's, and so do its hours.
+    cells = [
+        {"name": name, "region": "us-east4", "servers": 10, "prefill_s_per_token": 2e-4,
+         "decode_s_per_token": decode_s}
+        for name, decode_s in (("a", 5e-3), ("b", 2.5e-3))
+    ]  # fmt: skip
+    outage = two_cells(cells=cells, disturbances=[{"kind": "outage", "cells": ["a"]}])
+    assert bounds(outage).clairvoyant_s == pytest.approx(0.8 * 0.7 + 0.2 * 0.6)
+    burst = two_cells(cells=cells, disturbances=[{"kind": "burst", "root": "b"}])
+    assert bounds(burst).clairvoyant_s == pytest.approx(0.6)
+    roots = [{"name": name, "region": "us-east4", "demand": 1.0} for name in "ab"]
+    for profile in ({"diurnal_amplitude": 0.5}, {"weekend_factor": 0.5}):
+        daily = two_cells(cells=cells, roots=roots, demand={"profile": profile})
+        assert bounds(daily).clairvoyant_s == pytest.approx(0.6)
+    pulses = {"profile": {"synchronised_fraction": 0.5}}
+    assert bounds(two_cells(cells=cells, demand=pulses)).clairvoyant_s == pytest.approx(0.68)
+
+
 def test_systems_without_bounds_say_so() -> None:
     crowded = override(load_scenario("global_six"), {"demand.utilisation": 1.2})
     assert bounds(crowded) == (None, None)
