@@ -160,6 +160,7 @@ class Task:
         scenario = self._source.scenario(r, seed, episode)
         self.simulator.reset_row(r, scenario, seed, episode)
         self.scenarios[r] = scenario
+        self._table = None  # a table that was checked may not fit the new arcs
         self._reward.restart(r)
         self._dispatch[r] = layout.SMOOTH if scenario.dispatch == "smooth" else layout.SAMPLE
         steps = scenario.intervals(scenario.settle_s) + scenario.intervals(scenario.horizon_s)

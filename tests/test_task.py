@@ -14,6 +14,8 @@ from scipy import stats
 from dlb_gym.decision import Decision
 from dlb_gym.episodes import episode_source
 from dlb_gym.measurements import ERROR_KINDS, bin_edges_s, quantile_s
+from dlb_gym.scenario import Scenario
+from dlb_gym.scenario_source import scenario_from_dict
 from dlb_gym.task import Task
 from dlb_gym.trace import describe_trace
 from dlb_gym.views import Counts
@@ -292,3 +294,24 @@ def test_an_invalid_decision_is_refused_and_changes_nothing() -> None:
         with pytest.raises(ValueError, match=message):
             task.reset(seeds=seeds)
     assert task.reset().tobytes() == twin.reset().tobytes()
+
+
+def test_a_table_is_checked_again_when_an_episode_brings_other_arcs() -> None:
+    class Narrowing:
+        """Root 0 loses cell 1 in the second episode."""
+
+        max_roots = max_cells = 2
+
+        def scenario(self, row: int, seed: int, episode: int) -> Scenario:
+            document = ring(2)
+            if episode > 0:
+                document["roots"][0]["reachable"] = ["cell-0"]
+            return scenario_from_dict(document)
+
+    task = Task(Narrowing(), 1)
+    decision = Decision(table=np.ones((1, 2, 1), dtype=np.int16))
+    task.reset(seeds=[0])
+    task.step(decision)
+    task.reset()
+    with pytest.raises(ValueError, match="table of replication 0, root 0 sends to a cell that is"):
+        task.step(decision)
