@@ -120,8 +120,8 @@ class Policy(ABC):
             The action, float32, shape (n, roots, cells) or (roots, cells), and `state`.
 
         Raises:
-            ValueError: The policy was never reset, it decides by scores, or the environment's
-                actions are logits.
+            ValueError: The policy was never reset, it decides by scores or a table, or the
+                environment's actions are logits.
         """
         spec = self.spec
         if spec.action != "weights":
@@ -139,8 +139,9 @@ class Policy(ABC):
         routing = self.act(batch).routing
         if routing is None:
             raise ValueError(
-                f"policy {self.name!r} decides by scores, which no `weights` action can say; "
-                "evaluate it with dlb_gym.evaluation or choose its variant without `-score`"
+                f"policy {self.name!r} decides by scores or a table, which no `weights` action can "
+                "say; evaluate it with dlb_gym.evaluation or choose its variant without `-score`, "
+                "if it has one"
             )
         action = routing.astype(np.float32)
         return (action[0] if given.ndim == 1 else action), state

@@ -44,7 +44,7 @@ def test_scores_hold_the_cost_and_its_slope_per_own_request() -> None:
 def test_no_score_policy_answers_a_weights_environment() -> None:
     policy = start(DiscreteScore("rif"), 1, 2)
     with pytest.raises(
-        ValueError, match="decides by scores, which no `weights` action can say; eval"
+        ValueError, match="decides by scores or a table, which no `weights` action can say; eval"
     ):
         policy.predict(observe(1, 2))
 
