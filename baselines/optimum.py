@@ -11,13 +11,15 @@ from dlb_gym.bounds import best_routing
 from dlb_gym.decision import Decision
 from dlb_gym.policy import Information, Policy, TaskSpec
 from dlb_gym.scenario import Scenario
+from dlb_gym.static_optimum import InfeasibleError
 
 
 class StaticOptimum(Policy):
     """x* of program (12): the fixed routing of least mean latency (theory.md section 2).
 
     It knows every root's mean rate and every cell's latency curve. Requests are split by it as the
-    scenario's dispatch says, whatever happens: disturbances do not move it.
+    scenario's dispatch says, whatever happens: disturbances do not move it. Where no routing can
+    serve the demand, it plays one that overloads the fullest cell least.
     """
 
     name = "static-optimum"
@@ -29,15 +31,14 @@ class StaticOptimum(Policy):
         self._routing: NDArray[np.float64] | None = None
 
     def reveal(self, scenarios: Sequence[Scenario]) -> None:
-        """Solves the program of every row.
-
-        Raises:
-            InfeasibleError: No routing can serve a row's demand.
-        """
+        """Solves the program of every row."""
         shape = (self.num_replications, self.spec.num_roots, self.spec.num_cells)
         self._routing = np.zeros(shape)
         for row, scenario in enumerate(scenarios):
-            routing = best_routing(scenario).routing
+            try:
+                routing = best_routing(scenario).routing
+            except InfeasibleError as error:
+                routing = error.routing
             self._routing[row, : routing.shape[0], : routing.shape[1]] = routing
 
     def act(self, observation: NDArray[np.float32]) -> Decision:

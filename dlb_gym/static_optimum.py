@@ -48,7 +48,16 @@ FIRST_LOADS = 1.0 - 0.5 ** np.arange(8)
 
 
 class InfeasibleError(ValueError):
-    """Some roots send more than all the cells that they can reach can serve (Assumption 2)."""
+    """Some roots send more than all the cells that they can reach can serve (Assumption 2).
+
+    Args:
+        message: Names these cells.
+        routing: (roots, cells), one that overloads the fullest cell least.
+    """
+
+    def __init__(self, message: str, routing: Array) -> None:
+        super().__init__(message)
+        self.routing = routing
 
 
 class Optimum(NamedTuple):
@@ -160,7 +169,12 @@ def static_optimum(
         psi = program.psi(best)
         bound = max(bound, below, psi - program.excess(best))
         if psi - bound <= GAP * psi:
-            return _optimum(program, best, max(0.0, 1.0 - bound / psi), one_way_s.shape)
+            return Optimum(
+                _routing(program, best, program.cost(best)),
+                servers * program.at(best).n,
+                psi / float(rates_rps.sum()),
+                max(0.0, 1.0 - bound / psi),
+            )
     raise ValueError(
         f"the static optimum was missed: its gap is {1.0 - bound / psi:.3g} and at most {GAP:g} "
         "is accepted; report this with the scenario"
@@ -176,15 +190,17 @@ def _widest(program: _Program) -> Array:
         np.zeros(cells),
         program,
     )
+    flow = program.complete(found.x[:arcs])
     fullest = float(found.x[-1])
     if fullest >= FULLEST:
         overloaded = np.flatnonzero(found.ineqlin.marginals < 0.0).tolist()
         raise InfeasibleError(
             f"the roots that reach no other cells than {overloaded} offer {100 * fullest:.4g} % of "
             "what these can serve, and no routing is stable; lower the demand or add servers or "
-            "arcs"
+            "arcs",
+            _routing(program, flow, program.round_trip_s),
         )
-    return program.complete(found.x[:arcs])
+    return flow
 
 
 def _above_tangents(program: _Program, touched: list[Array]) -> tuple[Array, float]:
@@ -244,20 +260,15 @@ def _polished(program: _Program, flow: Array, start: Array) -> Array:
     return flow if whole and (program.to_cell @ flow < program.largest_rps).all() else start
 
 
-def _optimum(program: _Program, flow: Array, gap: float, shape: tuple[int, ...]) -> Optimum:
-    """What flows over arcs amount to."""
-    flows, cost = np.zeros(shape), np.full(shape, np.inf)
-    arcs = (program.root, program.cell)
-    flows[arcs], cost[arcs] = flow, program.cost(flow)
-    least = cost == cost.min(axis=1, keepdims=True)
-    active = program.rates_rps[:, None] > 0.0
-    routing = np.where(
-        active,
-        flows / np.where(active, program.rates_rps[:, None], 1.0),
-        least / least.sum(axis=1, keepdims=True),
-    )
-    rif = program.servers * program.at(flow).n
-    return Optimum(routing, rif, program.psi(flow) / float(program.rates_rps.sum()), gap)
+def _routing(program: _Program, flow: Array, cost: Array) -> Array:
+    """Flows as shares (roots, cells); roots without any go to their least cost."""
+    shape = (len(program.of_root), len(program.to_cell))
+    flows, costs = np.zeros(shape), np.full(shape, np.inf)
+    flows[program.root, program.cell], costs[program.root, program.cell] = flow, cost
+    sums = flows.sum(axis=1, keepdims=True)
+    least = costs == costs.min(axis=1, keepdims=True)
+    idle = least / least.sum(axis=1, keepdims=True)
+    return np.where(sums > 0.0, flows / np.where(sums > 0.0, sums, 1.0), idle)
 
 
 def _at_rate(per_server_rps: Array, model: LatencyModel) -> OperatingPoint:

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 from scipy import optimize
 
+from baselines.optimum import StaticOptimum
 from dlb_gym.bounds import best_routing, bounds
 from dlb_gym.latency_model import LatencyModel
+from dlb_gym.observation import Observation
+from dlb_gym.policy import TaskSpec
 from dlb_gym.scenario import Scenario
 from dlb_gym.scenario_source import load_scenario, override, scenario_from_dict
 from dlb_gym.static_optimum import GAP, InfeasibleError, static_optimum
@@ -111,8 +114,23 @@ def test_random_networks_meet_the_equilibrium_condition(seed: int) -> None:
 
 def test_demand_beyond_a_cut_names_its_cells() -> None:
     ways = np.array([[0.01, NAN, NAN], [0.01, 0.01, 0.01]])
-    with pytest.raises(InfeasibleError, match=r"no other cells than \[0\] offer 120 % of what"):
+    with pytest.raises(
+        InfeasibleError, match=r"no other cells than \[0\] offer 120 % of what"
+    ) as e:
         static_optimum(np.array([12.0, 1.0]), ways, np.ones(3), model(FLAT, FLAT, FLAT))
+    assert e.value.routing[0].tolist() == [1.0, 0.0, 0.0]
+    assert e.value.routing[1] @ [1, 0, 0] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_the_oracle_plays_on_where_nothing_can_serve_the_demand() -> None:
+    """120 % of two equal cells: each gets half, whoever sends it."""
+    crowded = two_cells(demand={"utilisation": 1.2})
+    policy = StaticOptimum()
+    policy.reset(TaskSpec(2, 2, Observation(2, 2)), 1, 0)
+    policy.reveal([crowded])
+    routing = policy.act(np.zeros((1, Observation(2, 2).size), np.float32)).routing
+    assert routing is not None
+    assert np.array([0.8, 0.2]) @ routing[0] == pytest.approx([0.5, 0.5])
 
 
 def test_a_root_without_arrivals_goes_to_its_least_cost() -> None:
