@@ -17,8 +17,10 @@ class Prequal(Policy):
     """Prequal between cells (Wydrowski et al., NSDI 2024, section 4): hot ones last.
 
     The pool holds one probe a cell, the newest report. A cell is hot if its RIF per server exceeds
-    the Q_RIF quantile of the reports held. A request goes to the cold cell of least latency
-    l_j(N_j) + 2 tau_ij, and if all are hot, to the least RIF.
+    the Q_RIF quantile of the reports held, of n the ceil(Q_RIF n)-th. A request goes to the cold
+    cell of least latency l_j(N_j) + 2 tau_ij, and if all are hot, to the least RIF. Prequal's
+    quantile is of recent reports of many replicas: of up to six cells none is hot by the default
+    here, and the rule is that of least latency.
 
     As scores: cold cells by latency, hot ones above every latency by RIF. What stands for Prequal's
     reuse limit is that an own request counts at once: it adds the slope of the latency, or its

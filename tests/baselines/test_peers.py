@@ -109,6 +109,12 @@ def test_prequal_takes_cold_cells_by_latency_before_hot_ones_by_rif() -> None:
         Prequal(0.0)
 
 
+@pytest.mark.parametrize(("cells", "hot"), [(2, 0), (6, 0), (7, 1), (10, 1), (13, 2)])
+def test_prequals_hot_cells_are_those_above_the_quantile(cells: int, hot: int) -> None:
+    base = row(decided(Prequal(), cells, rif=np.arange(cells)).base)
+    assert sum(score > 1.0 for score in base) == hot  # cold ones have latency 1
+
+
 def test_c3_scores_as_its_public_clients_do() -> None:
     """Cassandra's C3: response - service + (1 + clients x outstanding + queue)^3 x service.
 
