@@ -151,7 +151,7 @@ def _check_labels(
     rng: np.random.Generator,
     seed: int,
 ) -> None:
-    roots, cells = rng.permutation(ROOTS), rng.permutation(CELLS)
+    roots, cells = _cycle(rng, ROOTS), _cycle(rng, CELLS)
     renamed = [{n: f[:, roots][:, :, cells] for n, f in fields.items()} for fields in episode]
     expected = [answer[:, :, roots][..., cells] for answer in answers]
     rule = "relabelling roots and cells must relabel the decision"
@@ -162,6 +162,14 @@ def _check_labels(
         _require(policy, found, expected, rule, tolerance=TABLE_TOLERANCE)
         return
     _require(policy, found, expected, rule, tolerance=1e-6)
+
+
+def _cycle(rng: np.random.Generator, count: int) -> NDArray[np.int64]:
+    """A permutation that leaves nobody in place."""
+    order = rng.permutation(count)
+    moved = np.empty(count, dtype=np.int64)
+    moved[order] = np.roll(order, 1)
+    return moved
 
 
 def _check_batch(

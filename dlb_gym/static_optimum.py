@@ -230,7 +230,10 @@ def _minimised(cost: Array, rows: Array, right: Array, program: _Program) -> Any
         method="highs",
     )
     if found.x is None:
-        raise ValueError(f"a linear program of the static optimum has no end: {found.message}")
+        raise ValueError(
+            f"a linear program of the static optimum found no solution ({found.message}); rates, "
+            "latencies and servers must be finite"
+        )
     return found
 
 

@@ -238,3 +238,20 @@ def test_any_load_and_scale_is_solved(fullest: float, unit_s: float) -> None:
         moved[np.arange(len(root)), root, target] += moving
         fits = (moved.sum(axis=1) < servers / curves.beta).all(axis=-1)
         assert (psi(moved[fits]) >= here * (1 - 1e-7)).all()
+
+
+def test_what_is_no_optimum_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    args = (np.array([20.0]), np.array([[0.1, 0.2]]), np.array([1.0, 2.0]), model(FLAT, FLAT))
+    with monkeypatch.context() as without:
+        without.setattr("dlb_gym.static_optimum.GAP", -1.0)
+        with pytest.raises(
+            ValueError, match=r"optimum was missed: its gap is .* and at most -1 is"
+        ):
+            static_optimum(*args)
+    monkeypatch.setattr(
+        "dlb_gym.static_optimum.linprog",
+        lambda *_, **__: optimize.OptimizeResult(x=None, message="no luck"),
+    )
+    told = r"static optimum found no solution \(no luck\); rates, latencies and servers must be fin"
+    with pytest.raises(ValueError, match=told):
+        static_optimum(*args)

@@ -65,14 +65,13 @@ class C3(Policy):
         """Running means go on; a row's first values are its means."""
         within = fields["probe_age"].astype(np.float64) + 0.5 * fields["rtt"]
         interval_s = fields["control_interval"].astype(np.float64) * fields["zero_load_time_s"]
-        share = np.where(self._new[:, None, None], 1.0, 1.0 - np.exp(-interval_s / MEMORY_S))
-        self._new = np.zeros_like(self._new)
+        share = 1.0 - np.exp(-interval_s / MEMORY_S)
+        new, self._new = self._new[:, None, None], np.zeros_like(self._new)
         rate = fields["unseen"] / np.where(within > 0.0, within, np.inf)
-        self._outstanding = _moved(self._outstanding, fields["outstanding"], share)
-        self._rate = _moved(self._rate, rate, share)
-        self._rif = _moved(self._rif, fields["rif"], share)
+        self._outstanding = _moved(self._outstanding, fields["outstanding"], share, new)
+        self._rate = _moved(self._rate, rate, share, new)
+        self._rif = _moved(self._rif, fields["rif"], share, new)
 
 
-def _moved(mean: Array, value: NDArray[np.floating], share: Array) -> Array:
-    moved: Array = mean + share * (value - mean)
-    return moved
+def _moved(mean: Array, value: NDArray[np.floating], share: Array, new: Mask) -> Array:
+    return np.where(new, value, mean + share * (value - mean)).astype(np.float64)

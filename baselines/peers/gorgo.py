@@ -59,9 +59,9 @@ class Gorgo(Policy):
         arcs = fields["admissible"] > 0.0
         rtt_ms = 1e3 * fields["rtt"].astype(np.float64) * fields["zero_load_time_s"]
         queued = self.queue_weight * self.prompt_tokens
-        base = self.rtt_weight * rtt_ms + queued * fields["outstanding"]
+        base = self.rtt_weight * rtt_ms + queued * fields["outstanding"].astype(np.float64)
         return Decision(
             base=np.where(arcs, base, 0.0),
-            slope=np.where(arcs, queued * fields["request_weight"], 0.0),
+            slope=np.where(arcs, queued * fields["request_weight"].astype(np.float64), 0.0),
             token_value=arcs.astype(np.float64),
         )
