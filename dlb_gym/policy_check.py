@@ -237,8 +237,13 @@ def _require(
     tolerance: float = 0.0,
 ) -> None:
     for step, (one, two) in enumerate(zip(found, expected, strict=True)):
+        if one.shape != two.shape:
+            raise ValueError(
+                f"policy {policy.name!r} breaks a rule at step {step}: {rule}; "
+                f"decisions are of {len(one)} and {len(two)} arrays"
+            )
         gap: NDArray[np.float64] = np.abs(one - two)
-        if one.shape != two.shape or gap.max() > tolerance:
+        if gap.max() > tolerance:
             raise ValueError(
                 f"policy {policy.name!r} breaks a rule at step {step}: {rule}; "
                 f"decisions differ by up to {gap.max():.3g}"

@@ -270,6 +270,19 @@ def test_check_policy_finds_each_fault(fault: str, rule: str) -> None:
     check_policy(Odd("none"))
 
 
+def test_check_policy_finds_a_form_that_depends_on_the_batch() -> None:
+    class Two(Odd):
+        def act(self, observation: NDArray[np.float32]) -> Decision:
+            routing = super().act(observation).routing
+            assert routing is not None
+            return Decision(routing) if len(routing) > 1 else Decision(base=routing, slope=routing)
+
+    with pytest.raises(
+        ValueError, match=r"decide alone .* in a batch; decisions are of 4 and 3 arrays"
+    ):
+        check_policy(Two("none"))
+
+
 def test_check_policy_finds_a_decision_that_is_none() -> None:
     with pytest.raises(
         ValueError, match=r"^policy 'odd': routing of replication \d, root \d sends"
