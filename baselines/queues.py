@@ -28,7 +28,7 @@ class FewestConnections(Policy):
     count from the next one on.
 
     Args:
-        weighted: Divide by the nominal rate.
+        weighted: Divide by the rate.
     """
 
     information: Information = "local"
@@ -110,7 +110,8 @@ class MaxWeight(Policy):
 class IdleQueue(Policy):
     """JIQ, join an idle queue (Lu et al. 2011): x_ij proportional to the idle places of cell j.
 
-    Where no cell has any, the split by capacity: JIQ then chooses at random.
+    All roots see the same idle places; an idle server of JIQ tells one dispatcher alone. Where no
+    cell has any, the split by capacity: JIQ then chooses at random.
     """
 
     name = "jiq"

@@ -19,7 +19,8 @@ class C3(Policy):
 
     Per server: o_ij own requests outstanding and N_j the mean RIF of the probes held, both over
     k_j, 1/mu = beta_j the time that a server takes for a request under load, and clients the number
-    of routers that act alike, each cell's own: as many as the root has arcs. An own request adds
+    of routers that act alike, each cell's own: as many as the root has arcs (Cassandra's C3 takes
+    the number of endpoints, too). An own request adds
     clients / k_j to q at once.
 
     R is the mean response time of the root's own requests. The observation does not carry it, so
