@@ -56,8 +56,10 @@ def cost(name: CostName, fields: Fields) -> Array:
         tail = tail_model(fields).at(fields["rif"].astype(np.float64)).latency
         return np.asarray(tail + fields["rtt"])
     serving = fields["serving_latency" if name == "latency" else "marginal_latency"]
-    round_trips = {"marginal": 0.0, "one-way": 0.5}.get(name, 1.0)
-    costs: Array = np.add(serving, round_trips * fields["rtt"], dtype=np.float64)
+    if name == "marginal":
+        return serving.astype(np.float64)
+    network = 0.5 * fields["rtt"] if name == "one-way" else fields["rtt"]
+    costs: Array = np.add(serving, network, dtype=np.float64)
     return costs
 
 
@@ -90,9 +92,9 @@ def tail_model(fields: Fields) -> LatencyModel:
 
 
 def _model(kind: str, fields: Fields) -> LatencyModel:
-    arcs = fields["admissible"] > 0.0
+    no_arc = np.subtract(1.0, fields["admissible"], dtype=np.float64)  # where all fields are 0
     alpha, beta, knee, smoothing = (
-        np.where(arcs, fields[f"{kind}_{name}"], np.float64(1.0))
+        np.add(fields[f"{kind}_{name}"], no_arc, dtype=np.float64)
         for name in ("alpha", "beta", "knee", "smoothing")
     )
     return LatencyModel(alpha, beta, knee, smoothing)

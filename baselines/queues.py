@@ -154,9 +154,11 @@ class PowerOfCells(Policy):
         fields = self.fields(observation)
         arcs = fields["admissible"] > 0.0
         load = np.where(arcs, fields["rif"], np.inf)
-        mine, other = load[..., :, None], load[..., None, :]
-        better = np.count_nonzero(other < mine, axis=-1)
-        as_good = np.maximum(np.count_nonzero((other == mine) & arcs[..., None, :], axis=-1), 1)
+        better, as_good = np.zeros(arcs.shape, np.int64), np.zeros(arcs.shape, np.int64)
+        for other in range(arcs.shape[-1]):
+            better += load[..., other, None] < load
+            as_good += (load[..., other, None] == load) & arcs[..., other, None]
+        as_good = np.maximum(as_good, 1)
         count = np.count_nonzero(arcs, axis=-1, keepdims=True)
         none_better = self._all_among(count - better, count)
         chance = none_better - self._all_among(count - better - as_good, count)

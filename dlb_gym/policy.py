@@ -237,7 +237,8 @@ def split_ties(cost: Array, admissible: Mask) -> Array:
         cost: Not NaN on the arcs, shape (..., cells).
         admissible: Arcs, same shape. A row without any becomes zero.
     """
-    least = np.min(np.where(admissible, cost, np.inf), axis=-1, keepdims=True)
-    tied = admissible & (cost == least)
-    shares: Array = tied / np.maximum(np.count_nonzero(tied, axis=-1, keepdims=True), 1)
+    masked = np.where(admissible, cost, np.inf)
+    least = np.minimum.reduce(masked, axis=-1, keepdims=True)
+    tied = admissible & (masked == least)
+    shares: Array = tied / np.maximum(np.add.reduce(tied, axis=-1, keepdims=True, dtype=np.intp), 1)
     return shares

@@ -20,7 +20,5 @@ def ordered_sum(
         axis: The axis to add along.
         keepdims: Keep the axis with length 1.
     """
-    running = np.moveaxis(np.add.accumulate(values, axis=axis), axis, -1)
-    if keepdims:
-        return np.moveaxis(running[..., -1:], -1, axis)
-    return np.asarray(running[..., -1])
+    running = np.add.accumulate(values, axis=axis)
+    return np.asarray(running.take([-1] if keepdims else -1, axis=axis))
