@@ -24,8 +24,8 @@ WIDTH = 110
 """Columns of the terminal that the text fits."""
 
 DEPLOYABLE = "deployable: static or local information"
-CENTRAL = "ranked apart: central information, which no root router has"
-ORACLE = "ranked apart: oracles, which know what nobody can"
+CENTRAL = "central: ranked apart, as no root router knows what they do"
+ORACLE = "oracles: ranked apart, as nobody knows what they do"
 
 
 class Group(NamedTuple):

@@ -131,6 +131,9 @@ def test_marginal_latency_moves_a_tenth_of_the_cell_at_a_time() -> None:
     assert [row[0] for row in live_at(idle, [1.1, 2.1, 3.1, 6.1])] == [18, 16, 14, 10]
     flooded = Played(scaled((20,), **rule), [(0.1 + 1e-4 * k, 500, 2) for k in range(500)])
     assert [row[0] for row in live_at(flooded, [1.1, 2.1, 3.1])] == [22, 24, 26]
+    # 0.6 requests a server, where the model says 1.4 Z: between the two nothing moves.
+    between = Played(scaled((20,), **rule), steady(12, 2))
+    assert [row[0] for row in live_at(between, [1.1])] == [20]
 
 
 def test_the_capacity_that_summaries_count_is_that_of_the_servers_that_were_live() -> None:

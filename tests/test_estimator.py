@@ -346,9 +346,13 @@ def test_a_prior_on_the_constraint_gives_way_to_samples_of_an_earlier_knee() -> 
     truth = np.array([1.0, 1 / 8, 3.6, 0.8])
     rng = np.random.default_rng(4)
     n = rng.uniform(0.0, 16.0, 5_000)
-    p, _ = fitted(binned(n, noisy(rng, LatencyModel(*truth).at(n).latency)), prior)
+    bins = binned(n, noisy(rng, LatencyModel(*truth).at(n).latency))
+    p, _ = fitted(bins, prior)
     at = np.array([0.0, 3.0, 6.0, 16.0])
     np.testing.assert_allclose(curve(p, at), LatencyModel(*truth).at(at).latency, rtol=0.05)
+    assert prior[2] == HIGHEST[2]
+    expected, _ = scipy_fit(bins, prior, prior, 0.5)
+    np.testing.assert_allclose(p, expected, rtol=0, atol=1e-5)
 
 
 def extremes() -> list[tuple[FloatArray, FloatArray]]:

@@ -39,7 +39,7 @@ MUTANTS = (
         SCALER,
         "math.sqrt(target)",
         "target",
-        BY_REFERENCE,
+        ("tests/test_autoscaler.py::test_marginal_latency_moves_a_tenth_of_the_cell_at_a_time",),
         "servers are released as soon as they are no longer needed, and ordered again",
     ),
     Mutant(
