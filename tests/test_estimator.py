@@ -21,6 +21,7 @@ from dlb_gym.engine import estimator, fitting
 from dlb_gym.engine.estimator import BINS, from_model, model_of
 from dlb_gym.engine.fitting import HIGHEST, LOWEST, MAX_ITERATIONS
 from dlb_gym.latency_model import RHO_MAX, LatencyModel
+from tests.estimation_by_hand import scipy_fit
 
 FloatArray = NDArray[np.float64]
 

@@ -87,7 +87,7 @@ def test_instants_that_coincide(on: frozenset[str], seed: int, folder: Path) -> 
     assert_equal(play_both(on_a_grid(seed, on, folder), seed, rounded))
 
 
-@pytest.mark.parametrize("seed", (1, 2))
+@pytest.mark.parametrize("seed", [1, 2])
 def test_requests_that_end_together_leave_in_a_stated_order(seed: int, folder: Path) -> None:
     """Clients that give up at one instant, and try again in that order."""
     assert_equal(play_both(on_a_grid(seed, {"patience", "retries"}, folder), seed, rounded))
