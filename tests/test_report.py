@@ -268,8 +268,8 @@ def test_central_policies_are_ranked_apart_and_static_ones_with_local_ones() -> 
     assert [row[0] for row in deployable.rows] == ["capacity @ 100 ms", "random @ 100 ms"]
     assert [row[0] for row in central.rows] == ["mnlb @ 100 ms"]
     text = text_table(records)
-    assert text.index("[deployable]") < text.index("random @") < text.index("[ranked apart]")
-    assert text.index("[ranked apart]") < text.index("mnlb @ 100 ms")
+    assert text.index("[deployable]") < text.index("random @") < text.index("[central]")
+    assert text.index("[central]") < text.index("mnlb @ 100 ms")
 
 
 @pytest.mark.parametrize(("lap_s", "warned"), [(23.0, True), (24.0, False), (None, False)])

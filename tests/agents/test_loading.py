@@ -472,7 +472,7 @@ def test_statistics_that_the_description_does_not_know_are_refused(sent: Path) -
             r"has shape \(63,\) and type F32; by policy\.json it must have shape \(64,\)",
         ),
         ("hidden.0.bias", lambda a: a[None], r"has shape \(1, 64\)"),
-        ("hidden.0.weight", lambda a: a.T.copy(), r"has shape \(92, 64\)"),
+        ("hidden.0.weight", lambda a: a.T.copy(), r"has shape \(108, 64\)"),
         ("hidden.0.bias", lambda a: a.astype(np.float64), "type F64.*type float32"),
         ("hidden.0.bias", lambda a: a.astype(np.int32), "type I32.*type float32"),
         ("observation.mean", lambda a: a.astype(np.float32), "type F32.*type float64"),

@@ -47,8 +47,8 @@ MUTANTS = (
     Mutant(
         "half-a-round-trip",
         COSTS,
-        '"one-way": 0.5}.get(name, 1.0)',
-        '"one-way": 0.5}.get(name, 0.5)',
+        'if name == "one-way" else fields["rtt"]',
+        'if name == "one-way" else 0.5 * fields["rtt"]',
         (*OF_DISCRETE, *OF_FLOW),
         "costs count the way there and not the way back",
     ),
