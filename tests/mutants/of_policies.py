@@ -175,8 +175,8 @@ MUTANTS = (
     Mutant(
         "ties-to-the-first",
         POLICY,
-        "tied = admissible & (cost == least)",
-        "tied = admissible & (cost == least)\n    tied &= tied.cumsum(axis=-1) == 1",
+        "tied = admissible & (masked == least)",
+        "tied = admissible & (masked == least)\n    tied &= tied.cumsum(axis=-1) == 1",
         (*OF_POLICY, *OF_DISCRETE),
         "cells that tie do not share",
     ),
