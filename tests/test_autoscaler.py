@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import optimize
 
 from dlb_gym.autoscaler import Scaler
+from dlb_gym.calibration import latency_parameters
 from dlb_gym.episodes import FixedScenarios
+from dlb_gym.latency_model import LatencyModel
 from dlb_gym.scenario_source import load_scenario, override
 from dlb_gym.simulator import Simulator
 from dlb_gym.task import Task
@@ -131,8 +134,11 @@ def test_marginal_latency_moves_a_tenth_of_the_cell_at_a_time() -> None:
     assert [row[0] for row in live_at(idle, [1.1, 2.1, 3.1, 6.1])] == [18, 16, 14, 10]
     flooded = Played(scaled((20,), **rule), [(0.1 + 1e-4 * k, 500, 2) for k in range(500)])
     assert [row[0] for row in live_at(flooded, [1.1, 2.1, 3.1])] == [22, 24, 26]
-    # 0.6 requests a server, where the model says 1.4 Z: between the two nothing moves.
-    between = Played(scaled((20,), **rule), steady(12, 2))
+    # Where marginal latency is 1.36 Z by the model, between the two, nothing moves.
+    scenario = scaled((20,), **rule)
+    model = LatencyModel(*latency_parameters(scenario)[0])
+    n = optimize.brentq(lambda n: model.at(n).marginal_latency - 1.36 * 1.2, 0.0, 2.0)
+    between = Played(scenario, [(0.7 + 1e-4 * k, 500, 2) for k in range(round(20 * n))])
     assert [row[0] for row in live_at(between, [1.1])] == [20]
 
 
