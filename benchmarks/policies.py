@@ -21,7 +21,7 @@ from dlb_gym.task import Task
 
 ROWS, OBSERVATIONS, ROUNDS = 64, 16, 12
 FAST_US, OTHERS_US = 200.0, 1000.0
-FAST = ("static:", "discrete:", "tables:")
+FAST = ("static:", "discrete:", "queues:", "tables:")
 """Modules of static and discrete policies."""
 SOLVING = ("mnlb:", "optimum:")
 """Those that solve a program now and then, without a limit."""

@@ -141,7 +141,8 @@ def bytes_of(axes: Axes) -> dict[str, float]:
     width = layout.REQUEST_COLUMNS + 1 + extra * extras.EXTRA_REQUEST_COLUMNS
     report = 1 + layout.PROBE_RECEIVED + axes.roots + extra * extras.REPORT_COLUMNS
     window = extra * axes.windows * extras.WINDOW_COLUMNS
-    arc = 32 + 2 * len(FIELDS) + extra * (16 + extras.EXTRA_ARC_COLUMNS) + window
+    # An observation, its constants, and the space: two bounds of four bytes, two flags of one.
+    arc = 37 + 2.25 * len(FIELDS) + extra * (16 + extras.EXTRA_ARC_COLUMNS) + window
     server = layout.SERVER_COLUMNS + 1 + axes.slots + 1.5 * axes.queue
     server += extra * (extras.SEEN_COLUMNS + 14 + axes.max_batch)
     server += axes.leaves * (extras.PLACED_COLUMNS + axes.leaf_windows)
