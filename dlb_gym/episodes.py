@@ -36,6 +36,7 @@ class EpisodeSource(Protocol):
 
     max_roots: int
     max_cells: int
+    axes: Axes
 
     def scenario(self, row: int, seed: int, episode: int) -> Scenario:
         """The scenario of an episode."""
@@ -61,7 +62,8 @@ class FixedScenarios:
     def __init__(self, scenarios: Sequence[Scenario], rows: int = 1) -> None:
         self.scenarios = tuple(scenarios)
         axes = [_checked(scenario) for scenario in self.scenarios]
-        require_room(f"scenario {self.scenarios[0].name!r}", longest(axes), rows)
+        self.axes = longest(axes)
+        require_room(f"scenario {self.scenarios[0].name!r}", self.axes, rows)
         self.max_roots = max(len(scenario.roots) for scenario in self.scenarios)
         self.max_cells = max(len(scenario.cells) for scenario in self.scenarios)
 
@@ -94,7 +96,7 @@ class FamilyScenarios:
         self._family, self._changes, self._rows = family, dict(changes or {}), rows
         self._trials = trials
         first = sample(family, 0, 0, self._changes)
-        _checked(first, rows=rows)
+        self.axes = _checked(first, rows=rows)
         if first.demand.trace is not None:  # described once: every episode the same content
             self._changes["demand.trace"] = first.demand.trace.model_dump()
         self.max_roots = self.max_cells = FAMILIES[family].max_cells

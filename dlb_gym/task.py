@@ -20,7 +20,7 @@ from dlb_gym.rates import nominal_rates_rps, offered_rate_rps, zero_load_time_s
 from dlb_gym.reward import RewardFacts, make_reward
 from dlb_gym.scenario import Scenario
 from dlb_gym.simulator import Simulator
-from dlb_gym.sizes import Axes, require_room
+from dlb_gym.sizes import require_room
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -87,7 +87,8 @@ class Task:
                 )
             roots = cells = max_cells
         fleet = f"a batch for {roots:,} roots and {cells:,} cells"
-        require_room(fleet, Axes(roots, cells), num_replications)
+        axes = source.axes._replace(roots=roots, cells=cells)
+        require_room(fleet, axes, num_replications)
         self.simulator = Simulator(num_replications, roots, cells, log)
         self.spec = TaskSpec(roots, cells, Observation(roots, cells))
         n = num_replications

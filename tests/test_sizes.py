@@ -20,6 +20,7 @@ from dlb_gym.scenario import Scenario
 from dlb_gym.scenario_source import ScenarioError, load_scenario, override
 from dlb_gym.simulator import Simulator
 from dlb_gym.sizes import Axes, axes_of, bytes_of, require_length, require_room
+from dlb_gym.task import Task
 
 LITTLE_BYTES = 2**26
 STAGES = ("prefill", "decode")
@@ -296,3 +297,11 @@ def test_batches_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ScenarioError, match="arcs between 100,000 roots and 100,000 cells"):
         DLBEnv(max_cells=100_000)
     assert episode_source("global_six", num_envs=1_024).max_cells == 6
+
+
+def test_padding_counts_with_what_the_scenario_needs_of_each_arc() -> None:
+    """Rings of 2,048 reports in each of 4 million arcs are 64 GiB, whatever the bare arcs take."""
+    slow = override(load_scenario("global_six"), {"probe_interval_s": 1e-4})
+    assert sum(bytes_of(Axes(2000, 2000)).values()) < 16 * 2**30
+    with pytest.raises(ScenarioError, match=r"a batch for 2,000 roots and 2,000 cells .* at most"):
+        Task(FixedScenarios([slow]), 1, max_cells=2000)

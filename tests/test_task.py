@@ -16,6 +16,7 @@ from dlb_gym.episodes import episode_source
 from dlb_gym.measurements import ERROR_KINDS, bin_edges_s, quantile_s
 from dlb_gym.scenario import Scenario
 from dlb_gym.scenario_source import scenario_from_dict
+from dlb_gym.sizes import Axes
 from dlb_gym.task import Task
 from dlb_gym.trace import describe_trace
 from dlb_gym.views import Counts
@@ -301,6 +302,7 @@ def test_a_table_is_checked_again_when_an_episode_brings_other_arcs() -> None:
         """Root 0 loses cell 1 in the second episode."""
 
         max_roots = max_cells = 2
+        axes = Axes(2, 2)
 
         def scenario(self, row: int, seed: int, episode: int) -> Scenario:
             document = ring(2)
