@@ -12,7 +12,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, seed, settings
 
-from dlb_gym import calibration
+from dlb_gym import calibration, sizes
 from dlb_gym.scenario_source import scenario_from_dict
 from tests.fuzz.documents import EVERYTHING, SMALL
 from tests.fuzz.guard import Hang, time_limit
@@ -88,6 +88,7 @@ def _bound_memory() -> None:
         pages = int(file.read().split()[0])
     most = pages * resource.getpagesize() + MEMORY_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    sizes.MAX_BYTES = MEMORY_BYTES // 2  # refused by name must be what cannot be had here
 
 
 def run_round(target: Target, number: int, scratch: Path, report: Report, known: set[str]) -> None:
