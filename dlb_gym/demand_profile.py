@@ -19,7 +19,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from dlb_gym.scenario import DemandProfile
+from dlb_gym.network import REGIONS
+from dlb_gym.scenario import DemandProfile, Scenario
 
 _HOURS = 24.0
 _WORKING_DAYS = 5
@@ -102,6 +103,16 @@ class RelativeRate:
             pulse[(time_s + self._utc_s) % period_s < width_s] += fraction * period_s / width_s
             factor *= pulse
         return factor
+
+
+def relative_rates(scenario: Scenario) -> list[RelativeRate]:
+    """Of every root.
+
+    Regions without a known time zone pass validation only where none is needed.
+    """
+    regions = [REGIONS.get(root.region) for root in scenario.roots]
+    profile = scenario.demand.profile
+    return [RelativeRate(profile, region.utc_offset_h if region else 0.0) for region in regions]
 
 
 def _multiples(

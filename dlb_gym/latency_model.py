@@ -25,6 +25,7 @@ Times may be in any one unit. Everything is elementwise: arrays of numpy, or of 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -75,48 +76,82 @@ class LatencyModel:
     def at(self, n: Array) -> OperatingPoint:
         """The curves at n requests in flight per server.
 
-        One exponential e^-|u| serves them all: nothing overflows, and softplus is exact in both
-        limits. |u| is written by cases, so that torch's derivatives are right at the knee too.
-
         Args:
             n: At least 0, shape broadcast with the parameters.
         """
-        xp = self.xp
-        u = (n - self.knee) / self.smoothing
-        beyond = u > 0
-        size = xp.where(beyond, u, -u)
-        decay = xp.exp(-size)
-        tail = xp.log1p(decay)
-        major = 1 / (1 + decay)
-        minor = decay * major
-        logistic = xp.where(beyond, major, minor)
-        bend = self.beta * self.smoothing
-        return OperatingPoint(
-            n=n,
-            latency=self.alpha + bend * (tail + xp.where(beyond, u, xp.zeros_like(u))),
-            latency_slope=self.beta * logistic,
-            latency_curvature=self.beta / self.smoothing * major * minor,
-            headroom=self.alpha - self.beta * self.knee * logistic + bend * (tail + size * minor),
-        )
+        return OperatingPoint(n, self)
 
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """The curves of a latency model at n requests in flight per server.
+    """The curves of a latency model at n requests in flight per server, each worked out once.
+
+    One exponential e^-|u| serves them all: nothing overflows, and softplus is exact in both limits.
+    |u| is written by cases, so that torch's derivatives are right at the knee too.
 
     Attributes:
         n: Requests in flight per server.
-        latency: l(n), time.
-        latency_slope: l'(n), time per (request per server).
-        latency_curvature: l''(n).
-        headroom: H(n), time; falls from l(0) to alpha - beta n0.
+        model: The model.
     """
 
     n: Array
-    latency: Array
-    latency_slope: Array
-    latency_curvature: Array
-    headroom: Array
+    model: LatencyModel
+
+    @cached_property
+    def _u(self) -> Array:
+        return (self.n - self.model.knee) / self.model.smoothing
+
+    @cached_property
+    def _size(self) -> Array:
+        """|u|."""
+        return self.model.xp.where(self._u > 0, self._u, -self._u)
+
+    @cached_property
+    def _decay(self) -> Array:
+        """e^-|u|."""
+        return self.model.xp.exp(-self._size)
+
+    @cached_property
+    def _tail(self) -> Array:
+        """log(1 + e^-|u|)."""
+        return self.model.xp.log1p(self._decay)
+
+    @cached_property
+    def _sides(self) -> tuple[Array, Array]:
+        """The logistic function at |u| and at -|u|."""
+        major = 1 / (1 + self._decay)
+        return major, self._decay * major
+
+    @cached_property
+    def _logistic(self) -> Array:
+        """The logistic function at u."""
+        return self.model.xp.where(self._u > 0, *self._sides)
+
+    @cached_property
+    def latency(self) -> Array:
+        """l(n), time."""
+        xp, model = self.model.xp, self.model
+        positive = xp.where(self._u > 0, self._u, xp.zeros_like(self._u))
+        return model.alpha + model.beta * model.smoothing * (self._tail + positive)
+
+    @property
+    def latency_slope(self) -> Array:
+        """l'(n), time per (request per server)."""
+        return self.model.beta * self._logistic
+
+    @property
+    def latency_curvature(self) -> Array:
+        """l''(n)."""
+        major, minor = self._sides
+        return self.model.beta / self.model.smoothing * major * minor
+
+    @cached_property
+    def headroom(self) -> Array:
+        """H(n), time; falls from l(0) to alpha - beta n0."""
+        model = self.model
+        entropy = self._tail + self._size * self._sides[1]
+        bend = model.beta * model.smoothing
+        return model.alpha - model.beta * model.knee * self._logistic + bend * entropy
 
     @property
     def rate(self) -> Array:

@@ -120,6 +120,11 @@ def demand_shares(scenario: Scenario) -> NDArray[np.float64]:
     return shares
 
 
+def root_rates_rps(scenario: Scenario) -> NDArray[np.float64]:
+    """lambda_i, each root's mean rate without bursts, requests per second, shape (roots,)."""
+    return offered_rate_rps(scenario) * demand_shares(scenario)
+
+
 def one_way_s(scenario: Scenario) -> NDArray[np.float64]:
     """Tau of every (root, cell), shape (R, C): half the round trip; NaN where there is no arc."""
     if scenario.network.rtt_s is not None:

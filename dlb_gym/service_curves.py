@@ -69,7 +69,9 @@ class ServicePoint(Protocol):
 class ServiceCurves(Protocol):
     """Curves of cells, parameters of one shape (..., cells)."""
 
-    xp: Any
+    @property
+    def xp(self) -> Any:
+        """Array namespace, `numpy` or `torch`."""
 
     @property
     def servers(self) -> Array:
@@ -183,6 +185,8 @@ class SoftplusCells:
         xp, model = self.xp, self.model
         zero = xp.zeros_like(model.alpha + self.servers)
         ends = model.alpha - model.beta * model.knee + zero < 0
+        if not bool(ends.any()):
+            return zero + float("inf")
         high = model.knee + model.smoothing + zero
         while bool((ends & (model.at(high).headroom > 0)).any()):
             high = 2 * high

@@ -16,11 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlb_gym.arrivals import arrival_times_s
-from dlb_gym.demand_profile import RelativeRate
+from dlb_gym.demand_profile import relative_rates
 from dlb_gym.disturbances import ActiveBurst, resolve
-from dlb_gym.network import REGIONS
-from dlb_gym.rates import demand_shares, offered_rate_rps
-from dlb_gym.scenario import Root, Scenario
+from dlb_gym.rates import demand_shares, offered_rate_rps, root_rates_rps
+from dlb_gym.scenario import Scenario
 from dlb_gym.scheduling_hash import SchedulingHash
 from dlb_gym.session_requests import SessionRequests, request_tokens
 from dlb_gym.streams import Stream, random_stream
@@ -63,10 +62,8 @@ class Workload:
         disturbances = resolve(scenario, seed, episode)
         self._bursts = disturbances.bursts
         self.disturbances = disturbances
-        self._rates_rps: list[float] = (
-            offered_rate_rps(scenario) * demand_shares(scenario)
-        ).tolist()
-        self._profiles = [_relative_rate(scenario, root) for root in scenario.roots]
+        self._rates_rps: list[float] = root_rates_rps(scenario).tolist()
+        self._profiles = relative_rates(scenario)
         self._sessions = self._session_requests(scenario)
         self._replay = self._trace_replay(scenario)
         self.columns = SESSION_COLUMNS if demand.has_sessions else COLUMNS
@@ -133,12 +130,6 @@ class Workload:
         if self.columns == SESSION_COLUMNS:
             return np.hstack((requests, np.tile(NO_SESSION, (len(requests), 1))))
         return requests
-
-
-def _relative_rate(scenario: Scenario, root: Root) -> RelativeRate:
-    """Regions without a known time zone pass validation only where none is needed."""
-    region = REGIONS.get(root.region)
-    return RelativeRate(scenario.demand.profile, region.utc_offset_h if region else 0.0)
 
 
 def _poisson_requests(

@@ -1,0 +1,96 @@
+"""What a run of the fluid model leaves behind."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+Tensor = torch.Tensor
+
+
+class FluidPath(NamedTuple):
+    """Records of a run; the last one is the state at its end, and means are over the steps between.
+
+    Attributes:
+        time_s: (records,), from 0 on.
+        rif: N, (records, rows, cells).
+        routing: x in force, (records, rows, roots, cells).
+        span_s: (records - 1,), the time between two records.
+        in_system: (records - 1, rows), mean requests in cells and on the wire. A request counts for
+            its way there and back when it is sent.
+        offered_rps: (records - 1, rows), mean rate of arrivals at roots.
+        served_rps: (records - 1, rows), mean rate of service.
+        lost_rps: (records - 1, rows), mean rate of requests that a disturbance fails.
+    """
+
+    time_s: Tensor
+    rif: Tensor
+    routing: Tensor
+    span_s: Tensor
+    in_system: Tensor
+    offered_rps: Tensor
+    served_rps: Tensor
+    lost_rps: Tensor
+
+    def latency_s(self, since_s: float = 0.0) -> Tensor:
+        """Mean end-to-end latency by Little's law, (rows,).
+
+        Args:
+            since_s: What lies before is left out.
+
+        Raises:
+            ValueError: Nothing lies after it.
+        """
+        after = self.time_s[:-1] >= since_s
+        if not bool(after.any()):
+            raise ValueError(
+                f"since_s = {since_s} must come before the last span, which begins at "
+                f"{float(self.time_s[-2]):g} s"
+            )
+        weight = torch.where(after, self.span_s, 0.0)[:, None]
+        return (weight * self.in_system).sum(dim=0) / (weight * self.offered_rps).sum(dim=0)
+
+
+class Recorder:
+    """Collects a path, step by step.
+
+    Args:
+        step_s: Length of a step.
+        every: Steps between records.
+    """
+
+    def __init__(self, step_s: float, every: int) -> None:
+        if every < 1:
+            raise ValueError(f"record_every = {every} must be at least 1")
+        self._step_s, self._every = step_s, every
+        self._steps = 0
+        self._times_s: list[float] = []
+        self._states: tuple[list[Tensor], list[Tensor]] = ([], [])
+        self._sums: list[list[Tensor]] = []
+        self._counts: list[int] = []
+
+    def add(self, rif: Tensor, routing: Tensor, *means: Tensor) -> None:
+        """The state at the start of a step, and means over it (rows,)."""
+        if self._steps % self._every == 0:
+            self._keep(rif, routing)
+            self._sums.append([torch.zeros_like(mean) for mean in means])
+            self._counts.append(0)
+        self._sums[-1] = [total + mean for total, mean in zip(self._sums[-1], means, strict=True)]
+        self._counts[-1] += 1
+        self._steps += 1
+
+    def path(self, rif: Tensor, routing: Tensor) -> FluidPath:
+        """The path, given the state at the end."""
+        self._keep(rif, routing)
+        like = rif.detach()
+        counts = torch.tensor(self._counts, dtype=like.dtype, device=like.device)
+        means = [torch.stack(each) / counts[:, None] for each in zip(*self._sums, strict=True)]
+        times_s = torch.tensor(self._times_s, dtype=like.dtype, device=like.device)
+        rifs, routings = (torch.stack(each) for each in self._states)
+        return FluidPath(times_s, rifs, routings, self._step_s * counts, *means)
+
+    def _keep(self, rif: Tensor, routing: Tensor) -> None:
+        self._times_s.append(self._step_s * self._steps)
+        self._states[0].append(rif)
+        self._states[1].append(routing)

@@ -1,0 +1,159 @@
+"""The system that the fluid model moves: rates, delays and service curves as tensors.
+
+Rows are systems side by side; smaller ones are padded with roots without arcs and cells that none
+reaches. A request sent at t arrives at t + `request_delay_s`, a root sees a cell as it was
+`report_delay_s` ago: both are tau_ij for systems given as arrays (theory.md section 1). Those of
+scenarios also know the router's delay and the mean age of the newest probe, half its interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dlb_gym.calibration import latency_parameters
+from dlb_gym.fluid.schedule import Schedule
+from dlb_gym.latency_model import LatencyModel
+from dlb_gym.rates import one_way_s, root_rates_rps
+from dlb_gym.scenario import Scenario
+from dlb_gym.service_curves import ServiceCurves, SoftplusCells
+
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True)
+class FluidSystem:
+    """A batch of systems.
+
+    Attributes:
+        rates_rps: lambda_i, (rows, roots), means without bursts.
+        one_way_s: tau_ij, (rows, roots, cells), NaN where there is no arc.
+        request_delay_s: From the arrival at the root to that at the cell, of that shape.
+        report_delay_s: Age of the state that the root sees, of that shape.
+        curves: mu_j, parameters (rows, cells).
+        warmup_s: (rows,), how long the split by capacity stays in force before a policy decides.
+        duration_s: Of the longest scenario; None for arrays.
+        schedule: What changes; None if nothing does.
+    """
+
+    rates_rps: Tensor
+    one_way_s: Tensor
+    request_delay_s: Tensor
+    report_delay_s: Tensor
+    curves: ServiceCurves
+    warmup_s: float = 0.0
+    duration_s: float | None = None
+    schedule: Schedule | None = None
+
+    @classmethod
+    def from_arrays(cls, rates_rps: Tensor, one_way_s: Tensor, curves: ServiceCurves) -> Self:
+        """A batch that never changes.
+
+        Args:
+            rates_rps: (rows, roots).
+            one_way_s: (rows, roots, cells), NaN where there is no arc.
+            curves: Of torch, parameters (rows, cells).
+
+        Raises:
+            ValueError: Shapes disagree, or a number is out of range.
+        """
+        rows, roots = rates_rps.shape
+        cells = curves.servers.shape[-1]
+        if tuple(one_way_s.shape) != (rows, roots, cells):
+            raise ValueError(
+                f"one_way_s has shape {tuple(one_way_s.shape)} and must have (rows, roots, cells) "
+                f"= {(rows, roots, cells)}: rates_rps gives rows and roots, curves the cells"
+            )
+        if not bool((torch.isfinite(rates_rps) & (rates_rps >= 0.0)).all()):
+            raise ValueError("rates_rps must be finite and at least 0, requests per second")
+        if bool((one_way_s < 0.0).any() | torch.isinf(one_way_s).any()):
+            raise ValueError("one_way_s must be at least 0 and finite, or NaN where no arc is")
+        sends = (rates_rps > 0.0) & torch.isnan(one_way_s).all(dim=-1)
+        for row, root in torch.nonzero(sends)[:1].tolist():
+            raise ValueError(
+                f"root {root} of row {row} has arrivals and no arc; give it a finite one_way_s"
+            )
+        return cls(rates_rps, one_way_s, one_way_s, one_way_s, curves)
+
+    @classmethod
+    def from_scenarios(
+        cls,
+        scenarios: Sequence[Scenario],
+        seed: int = 0,
+        episode: int = 0,
+        dtype: torch.dtype = torch.float64,
+        device: str | torch.device = "cpu",
+    ) -> Self:
+        """A row for every scenario; row r has seed + r, as in the environment.
+
+        Raises:
+            ScenarioError: A scenario has what a fluid does not follow (`fluid.schedule`), or rows
+                differ in the length of warm-up.
+            TraceError: A trace cannot be used.
+        """
+        warmups_s = {scenario.warmup_s for scenario in scenarios}
+        if len(warmups_s) != 1:
+            raise ValueError(
+                f"scenarios of one batch need one warmup_s, and there are {len(warmups_s)}: "
+                f"{sorted(warmups_s)}; give one or more scenarios of the same"
+            )
+        rows, roots = len(scenarios), max(len(each.roots) for each in scenarios)
+        cells = max(len(each.cells) for each in scenarios)
+        rates = np.zeros((rows, roots))
+        tau_s, router_s, probe_s = (
+            np.full((rows, roots, cells), np.nan),
+            np.zeros(rows),
+            np.zeros(rows),
+        )
+        servers, parameters = np.ones((rows, cells)), np.ones((rows, cells, 4))
+        for row, scenario in enumerate(scenarios):
+            size = (len(scenario.roots), len(scenario.cells))
+            rates[row, : size[0]] = root_rates_rps(scenario)
+            tau_s[row, : size[0], : size[1]] = one_way_s(scenario)
+            servers[row, : size[1]] = [cell.servers for cell in scenario.cells]
+            parameters[row, : size[1]] = latency_parameters(scenario)
+            router_s[row], probe_s[row] = scenario.router_delay_s, scenario.probe_interval_s
+        request_s = tau_s + router_s[:, None, None]
+
+        def tensor(array: NDArray[np.float64]) -> Tensor:
+            return torch.as_tensor(array, dtype=dtype, device=device)
+
+        model = LatencyModel(*np.moveaxis(parameters, -1, 0))
+        return cls(
+            tensor(rates),
+            tensor(tau_s),
+            tensor(request_s),
+            tensor(tau_s + 0.5 * probe_s[:, None, None]),
+            SoftplusCells(servers, model).mapped(tensor, torch),
+            scenarios[0].warmup_s,
+            max(each.warmup_s + each.settle_s + each.horizon_s for each in scenarios),
+            Schedule(scenarios, (rows, roots, cells), request_s, seed, episode),
+        )
+
+    @cached_property
+    def arcs(self) -> Tensor:
+        """Whether there is an arc, (rows, roots, cells)."""
+        return ~torch.isnan(self.one_way_s)
+
+    @cached_property
+    def round_trip_s(self) -> Tensor:
+        """2 tau_ij, 0 where there is no arc."""
+        return 2.0 * torch.nan_to_num(self.one_way_s)
+
+    @cached_property
+    def travel_s(self) -> Tensor:
+        """There and back again, 0 where there is no arc."""
+        return torch.nan_to_num(self.request_delay_s + self.one_way_s)
+
+    def capacity_split(self) -> Tensor:
+        """x_ij in proportion to the capacity of the cells that a root reaches."""
+        capacity = torch.where(self.arcs, self.curves.capacity_rps[:, None], 0.0)
+        return capacity / capacity.sum(dim=-1, keepdim=True).clamp(
+            min=torch.finfo(capacity.dtype).tiny
+        )
