@@ -132,7 +132,7 @@ class Reports:
             newest: The report of the next step, where that is looked at.
         """
         past = self._past if newest is None else torch.cat((self._past[1:], newest[None]))
-        flat = past.reshape(-1, past.shape[-1])
+        flat = past.flatten(0, 2)
         shape = (*lag.whole.shape, past.shape[-1])
         late = flat.index_select(0, lag.late).view(shape)
         older = flat.index_select(0, lag.older).view(shape)

@@ -144,15 +144,16 @@ class FluidModel:
         for n, rates in enumerate(self._rates(steps)):
             lost = self._change(now, changes.get(n, ()))
             lags = self._lags_at(n)
-            flow = now.routing * rates[..., None]
-            if n >= warm and dynamics.is_smooth:
-                flow = self._smooth_flow(now, dynamics, rates, lags, n)
-            elif n >= warm and (n - warm) % every == 0:
+            decides = n >= warm and not dynamics.is_smooth and (n - warm) % every == 0
+            if decides:
                 seen = now.reports.seen(lags.reports)
                 length_s = every * self.step_s
                 now.routing = dynamics.step(self.system, now.routing, seen, length_s)
-                flow = now.routing * rates[..., None]
-            self._move(now, dynamics, flow, lags, lost, recorder)
+            routing, flow = now.routing, now.routing * rates[..., None]
+            if n >= warm and dynamics.is_smooth:
+                flow = self._smooth_flow(now, dynamics, rates, lags, n)
+            recorder.keep(now.rif, routing)
+            recorder.add(*self._move(now, dynamics, flow, lags, lost))
         return recorder.path(now.rif, now.routing)
 
     def _start(self, dynamics: Dynamics, rif: Tensor | None, routing: Tensor | None) -> _Now:
@@ -190,9 +191,8 @@ class FluidModel:
         flow: Tensor,
         lags: _Lags,
         lost: Tensor | float,
-        recorder: Recorder,
-    ) -> None:
-        """One step of the cells."""
+    ) -> tuple[Tensor, ...]:
+        """One step of the cells; what `Recorder.add` takes."""
         sent = _kept(flow, lags)
         arriving = now.journeys.send(sent, lags.requests)
         inflow = _passing(now, arriving)
@@ -202,15 +202,14 @@ class FluidModel:
         if now.passing is not None:
             lost = lost + (arriving - inflow).sum(dim=1)
         in_cells = 0.5 * (now.rif + rif).sum(dim=1)
-        means = (
+        now.rif, now.point = rif, now.curves.at(rif)
+        now.reports.add(dynamics.reports(self.system, now.point))
+        return (
             in_cells + (flow * self.system.travel_s).sum(dim=(1, 2)),
             flow.sum(dim=(1, 2)),
             served.sum(dim=1),
             lost + torch.zeros_like(in_cells),
         )
-        recorder.add(now.rif, now.routing, *means)
-        now.rif, now.point = rif, now.curves.at(rif)
-        now.reports.add(dynamics.reports(self.system, now.point))
 
     def _heun(self, now: _Now, inflow: Tensor) -> tuple[Tensor, Tensor]:
         """N after a step with this inflow, and the mean rate of service within it."""

@@ -70,14 +70,19 @@ class Recorder:
         self._sums: list[list[Tensor]] = []
         self._counts: list[int] = []
 
-    def add(self, rif: Tensor, routing: Tensor, *means: Tensor) -> None:
-        """The state at the start of a step, and means over it (rows,)."""
+    def keep(self, rif: Tensor, routing: Tensor) -> None:
+        """The state at the start of a step, where it is to be recorded."""
         if self._steps % self._every == 0:
             self._keep(rif, routing)
-            self._sums.append([torch.zeros_like(mean) for mean in means])
-            self._counts.append(0)
-        self._sums[-1] = [total + mean for total, mean in zip(self._sums[-1], means, strict=True)]
-        self._counts[-1] += 1
+
+    def add(self, *means: Tensor) -> None:
+        """Means over the step, (rows,), in the order of `FluidPath`; ends it."""
+        if self._steps % self._every == 0:
+            self._sums.append(list(means))
+            self._counts.append(1)
+        else:
+            self._sums[-1] = [old + new for old, new in zip(self._sums[-1], means, strict=True)]
+            self._counts[-1] += 1
         self._steps += 1
 
     def path(self, rif: Tensor, routing: Tensor) -> FluidPath:
