@@ -70,7 +70,7 @@ class Spans(NamedTuple):
         """Most that a message may be late, or a report older because the ones after it are lost."""
         cut = np.isinf(self.extra_s)
         late_s = np.where(cut, 0.0, self.extra_s).sum(axis=-1)
-        silent_s = np.where(cut, self.end_s - self.start_s, 0.0).sum(axis=-1)
+        silent_s = (np.where(cut, self.end_s, 0.0) - np.where(cut, self.start_s, 0.0)).sum(axis=-1)
         return float((late_s + silent_s).max())
 
 
