@@ -295,7 +295,7 @@ class FluidModel:
         if not 0.0 < self.step_s < math.inf:
             raise ValueError(f"step_s = {self.step_s} must be finite and above 0")
         curves = self.system.curves
-        fastest = float(curves.at(torch.zeros_like(curves.capacity_rps)).rate_slope.max())
+        fastest = float(curves.at(torch.zeros_like(curves.capacity_rps)).rate_slope.detach().max())
         if self.step_s * fastest > 1.0:
             raise ValueError(
                 f"step_s = {self.step_s} is longer than the shortest service time, "
@@ -312,7 +312,7 @@ def _passing(now: _Now, inflow: Tensor) -> Tensor:
 
 
 def _largest(delay_s: Tensor) -> float:
-    return float(torch.nan_to_num(delay_s).max())
+    return float(torch.nan_to_num(delay_s.detach()).max())
 
 
 def _numpy(tensor: Tensor) -> np.ndarray:
