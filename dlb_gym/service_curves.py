@@ -191,7 +191,7 @@ class SoftplusCells:
         while bool((ends & (model.at(high).headroom > 0)).any()):
             high = 2 * high
         low = zero
-        for _ in range(BISECTIONS):
+        for _ in range(BISECTIONS if bool(ends.any()) else 0):
             middle = 0.5 * (low + high)
             rises = model.at(middle).headroom > 0
             low, high = xp.where(rises, middle, low), xp.where(rises, high, middle)
@@ -209,11 +209,12 @@ class SoftplusCells:
         """
         rate = rate_rps / self.servers
         n = self.xp.zeros_like(rate + self.model.alpha)
+        rounding = 4.0 * float(self.xp.finfo(n.dtype).eps)
         for _ in range(NEWTON_STEPS):
             point = self.model.at(n)
-            step = (rate * point.latency - n) / (1.0 - rate * point.latency_slope)
-            n = n + step
-            if bool((abs(step) <= 1e-15 * (1.0 + n)).all()):
+            missing = rate * point.latency - n
+            n = n + missing / (1.0 - rate * point.latency_slope)
+            if bool((abs(missing) <= rounding * n).all()):
                 break
         return self.servers * n
 
