@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from dlb_gym.bounds import best_routing
 from dlb_gym.decision import Decision
+from dlb_gym.equilibrium import InfeasibleError
 from dlb_gym.policy import Information, Policy, TaskSpec
 from dlb_gym.scenario import Scenario
-from dlb_gym.static_optimum import InfeasibleError
 
 
 class StaticOptimum(Policy):

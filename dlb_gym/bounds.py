@@ -1,10 +1,10 @@
 """Two latencies to measure policies against, from a scenario's true rates.
 
 **Fluid optimum.** The mean latency of the best fixed routing, if cells behaved as their latency
-curves say (`static_optimum`). No fixed routing can beat it by much; it is no bound in the strict
-sense, as the curves are those of Poisson arrivals, and a policy that evens arrivals out, or follows
-queues, may do better. Curves are fits: at low load, where nothing waits, this latency may even come
-out half a percent below the clairvoyant bound.
+curves say (`equilibrium`, with the gradient cost). No fixed routing can beat it by much; it is no
+bound in the strict sense, as the curves are those of Poisson arrivals, and a policy that evens
+arrivals out, or follows queues, may do better. Curves are fits: at low load, where nothing waits,
+this latency may even come out half a percent below the clairvoyant bound.
 
 **Clairvoyant bound.** Each cell's servers as one pool in which nothing waits: a request that root i
 sends to cell j takes the router's delay, 2 tau_ij and the mean zero-load time S_j of the cell. In
@@ -32,18 +32,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-from dlb_gym.calibration import latency_parameters
 from dlb_gym.disturbance_models import Burst
-from dlb_gym.latency_model import LatencyModel
-from dlb_gym.rates import (
-    demand_shares,
-    nominal_rates_rps,
-    offered_rate_rps,
-    one_way_s,
-    zero_load_times_s,
-)
+from dlb_gym.equilibrium import Equilibrium, InfeasibleError, equilibrium_of
+from dlb_gym.rates import nominal_rates_rps, one_way_s, zero_load_times_s
 from dlb_gym.scenario import DemandProfile, Scenario
-from dlb_gym.static_optimum import InfeasibleError, Optimum, static_optimum
+from dlb_gym.scenario_curves import root_rates_rps, service_curves_of
 
 Array = NDArray[np.float64]
 
@@ -90,26 +83,20 @@ def keeps_shares(scenario: Scenario) -> bool:
     )
 
 
-def rates_rps(scenario: Scenario) -> Array:
-    """lambda_i, each root's mean rate, (roots,)."""
-    return offered_rate_rps(scenario) * demand_shares(scenario)
-
-
 @lru_cache(maxsize=1024)
-def best_routing(scenario: Scenario) -> Optimum:
+def best_routing(scenario: Scenario) -> Equilibrium:
     """The best fixed routing under the scenario's mean rates and all its servers.
 
     Raises:
         InfeasibleError: No routing can serve the demand.
     """
-    servers = np.array([cell.servers for cell in scenario.cells], dtype=np.float64)
-    model = LatencyModel(*np.asarray(latency_parameters(scenario), dtype=np.float64).T)
-    return static_optimum(rates_rps(scenario), one_way_s(scenario), servers, model)
+    rates_rps, curves = root_rates_rps(scenario), service_curves_of(scenario)
+    return equilibrium_of(rates_rps, one_way_s(scenario), curves, "gradient")
 
 
 def _clairvoyant_s(scenario: Scenario, limited: bool) -> float | None:
     """The linear program; None if its constraints cannot be met."""
-    tau_s, demand = one_way_s(scenario), rates_rps(scenario)
+    tau_s, demand = one_way_s(scenario), root_rates_rps(scenario)
     alone_s = 2.0 * tau_s + zero_load_times_s(scenario)
     if not limited:
         least_s = np.nanmin(alone_s, axis=1)

@@ -10,13 +10,14 @@ import pytest
 from numpy.typing import NDArray
 
 from dlb_gym import evaluation, runs
-from dlb_gym.bounds import best_routing, bounds, rates_rps
+from dlb_gym.bounds import best_routing, bounds
 from dlb_gym.decision import Decision
 from dlb_gym.evaluation import rollout, run_all
 from dlb_gym.measurements import bin_edges_s
 from dlb_gym.policy import Policy, proportional
 from dlb_gym.runs import Run, batches, require_playable, seeded
 from dlb_gym.scenario import Scenario
+from dlb_gym.scenario_curves import root_rates_rps
 from dlb_gym.scenario_source import override
 from dlb_gym.trace import describe_trace
 from tests.full_disk import room_for
@@ -287,7 +288,7 @@ def test_an_oracle_plays_the_optimum_of_each_rows_scenario() -> None:
     played = rollout([replace(runs[0], timeline=True)])[0].timeline
     assert played is not None
     expected = best_routing(runs[0].source().scenario(0, runs[0].seed, 0)).routing
-    demand = np.array(rates_rps(runs[0].source().scenario(0, runs[0].seed, 0)))
+    demand = np.array(root_rates_rps(runs[0].source().scenario(0, runs[0].seed, 0)))
     share = (demand[:, None] * expected).sum(axis=0) / demand.sum()
     assert np.mean(played["share"], axis=0) == pytest.approx(share, abs=0.03)
 

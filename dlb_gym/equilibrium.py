@@ -1,0 +1,245 @@
+"""Where routing comes to rest: program (12) of the paper, for any cost (theory.md section 2).
+
+With arrival rates lambda_i, one-way latencies tau_ij, cells of increasing rate mu_j(N), increasing
+costs f_j(N) and g_ij = 2 tau_ij (0 for the rif cost), an equilibrium (x, N) satisfies
+
+    (5)  mu_j(N_j) = z_j = sum_i lambda_i x_ij,     x_i on the simplex over the arcs of i,
+    (6)  c_ij = f_j(N_j) + g_ij >= c_i,             with equality where x_ij > 0.
+
+These are the conditions for a minimum of the convex
+
+    (12) Psi(x) = sum_j p_j(z_j) + sum_ij lambda_i x_ij g_ij,   p_j(z) = integral of f_j(mu_j^-1(s))
+                                                                        over s from 0 to z,
+
+whose derivative with respect to x_ij is lambda_i c_ij. With the gradient cost 1/mu_j', p_j(z) = N_j
+and, by Little's law, Psi is the mean end-to-end latency times the total rate: the equilibrium is
+the best fixed routing. z, N and c_i are unique, and so is the network's part of Psi; x need not be.
+
+**Certificate.** Psi is above its tangents, so any x is worse than the best by no more than
+
+    sum_ij lambda_i x_ij (c_ij - min_k c_ik),
+
+and as a share of sum_ij lambda_i x_ij c_ij this is the `residual`. At most `RESIDUAL` is accepted.
+It needs the costs alone; nothing here evaluates Psi.
+
+HiGHS finds the routing that leaves the fullest cell as empty as can be, or the cut that cannot be
+served; `central_path` goes on from there. Of the rif cost's equilibria, another linear program
+picks those of least and of largest network latency.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linprog
+
+from dlb_gym.central_path import RESIDUAL, FlowProgram, evenly, followed
+from dlb_gym.service_curves import Cost, ServiceCurves, check_increasing
+
+Array = NDArray[np.float64]
+
+FULLEST = 1.0 - 1e-6
+"""Share of a cell's capacity up to which it can be used."""
+EXACT = 1e-10
+"""To which linear programs are solved, in shares of all requests; the smallest that HiGHS has."""
+SILENT = 1e-12
+"""Roots below this share of the busiest count as without arrivals."""
+
+
+class InfeasibleError(ValueError):
+    """Some roots send more than all the cells that they can reach can serve (Assumption 2).
+
+    Args:
+        message: Names these roots and cells.
+        routing: (roots, cells), one that overloads the fullest cell least.
+    """
+
+    def __init__(self, message: str, routing: Array) -> None:
+        super().__init__(message)
+        self.routing = routing
+
+
+class Equilibrium(NamedTuple):
+    """An equilibrium; of the rif cost's, which differ in the network's part, the nearest.
+
+    Attributes:
+        routing: x, (roots, cells); a root without arrivals shares its arcs of least cost equally.
+        rif: N, (cells,).
+        least_cost: c_i, (roots,): seconds, or requests per server for the rif cost.
+        latency_s: Mean end-to-end latency, (sum_j N_j + sum_ij lambda_i x_ij 2 tau_ij) /
+            sum_i lambda_i.
+        worst_latency_s: Largest such latency of any equilibrium: more than `latency_s` for the rif
+            cost alone.
+        residual: Complementary slackness (see the module), at most `RESIDUAL`.
+    """
+
+    routing: Array
+    rif: Array
+    least_cost: Array
+    latency_s: float
+    worst_latency_s: float
+    residual: float
+
+
+class PriceOfAnarchy(NamedTuple):
+    """Mean latency at a cost's equilibrium, as a multiple of the least of any fixed routing.
+
+    Attributes:
+        least: Of the equilibrium of least latency (price of stability).
+        largest: Of that of largest latency.
+    """
+
+    least: float
+    largest: float
+
+
+def equilibrium_of(
+    rates_rps: Array, one_way_s: Array, curves: ServiceCurves, cost: Cost
+) -> Equilibrium:
+    """Solves (5) and (6).
+
+    Args:
+        rates_rps: lambda, (roots,), at least 0, not all 0.
+        one_way_s: tau, (roots, cells), NaN where there is no arc; every root has one.
+        curves: Of the cells, parameters (cells,), rates that increase for ever.
+        cost: f_j.
+
+    Raises:
+        InfeasibleError: The demand cannot be served; names the roots and cells of the cut.
+        ValueError: Rates or latencies are not valid, a curve stops to increase, or the solver
+            stopped short of the equilibrium.
+    """
+    _check(rates_rps, one_way_s)
+    check_increasing(curves)
+    busy = rates_rps > SILENT * rates_rps.max()
+    whole = FlowProgram.of(rates_rps, one_way_s, curves, cost)
+    program = FlowProgram.of(rates_rps[busy], one_way_s[busy], curves, cost)
+    nearest = evenly(np.where(whole.arcs, whole.round_trip_s, np.inf))
+    flow = followed(program, _widest(program, busy, nearest))
+    worst = flow
+    if cost == "rif":
+        flow, worst = (_extreme(program, flow, sign) for sign in (1.0, -1.0))
+    residual = max(program.residual(flow), program.residual(worst))
+    if not residual <= RESIDUAL:
+        raise ValueError(
+            f"the equilibrium was missed: its residual is {residual:.3g} and at most {RESIDUAL:g} "
+            "is accepted; report this with the rates, latencies and curves"
+        )
+    costs = whole.network + program.cell_costs(flow)
+    routing = evenly(costs)
+    routing[busy] = flow / program.rates_rps
+    return Equilibrium(
+        routing,
+        program.at(flow).rif,
+        costs.min(axis=1),
+        program.latency_s(flow),
+        program.latency_s(worst),
+        residual,
+    )
+
+
+def price_of_anarchy(
+    rates_rps: Array, one_way_s: Array, curves: ServiceCurves, cost: Cost
+) -> PriceOfAnarchy:
+    """Latency at a cost's equilibria over that at the gradient cost's (`equilibrium_of`).
+
+    Raises:
+        InfeasibleError: As there.
+        ValueError: As there.
+    """
+    found = equilibrium_of(rates_rps, one_way_s, curves, cost)
+    least_s = equilibrium_of(rates_rps, one_way_s, curves, "gradient").latency_s
+    return PriceOfAnarchy(found.latency_s / least_s, found.worst_latency_s / least_s)
+
+
+def _check(rates_rps: Array, one_way_s: Array) -> None:
+    """Refuses what is no demand or no network."""
+    if not (np.isfinite(rates_rps).all() and (rates_rps >= 0.0).all() and rates_rps.any()):
+        raise ValueError(
+            f"rates_rps = {rates_rps.tolist()} must be finite, at least 0 and not all 0"
+        )
+    wrong = ~np.isnan(one_way_s) & ~((one_way_s >= 0.0) & np.isfinite(one_way_s))
+    for root, cell in np.argwhere(wrong)[:1].tolist():
+        raise ValueError(
+            f"one_way_s[{root}, {cell}] = {one_way_s[root, cell]} must be finite and at least 0, "
+            "or NaN where there is no arc"
+        )
+    for root in np.flatnonzero(np.isnan(one_way_s).all(axis=1))[:1].tolist():
+        raise ValueError(f"root {root} has no arc: one_way_s needs a number in every row")
+
+
+def _widest(program: FlowProgram, busy: NDArray[np.bool_], nearest: Array) -> Array:
+    """The flows that leave the fullest cell as empty as can be, (busy roots, cells)."""
+    root, cell = np.nonzero(program.arcs)
+    cells = len(program.capacity_rps)
+    per_unit = program.capacity_rps / program.rates_rps.sum()
+    of_root = (root == np.arange(len(program.arcs))[:, None]).astype(np.float64)
+    found = _minimised(
+        np.append(np.zeros(len(root)), 1.0),
+        A_ub=np.column_stack([cell == np.arange(cells)[:, None], -per_unit]),
+        b_ub=np.zeros(cells),
+        A_eq=np.column_stack([of_root, np.zeros(len(of_root))]),
+        b_eq=program.rates_rps[:, 0] / program.rates_rps.sum(),
+    )
+    flow = np.zeros(program.arcs.shape)
+    flow[root, cell] = found.x[:-1]
+    flow = program.complete(flow)
+    if (flow.sum(axis=0) < FULLEST * program.capacity_rps).all():
+        return flow
+    prices = found.ineqlin.marginals  # of vertices: all that are not 0 are equal
+    cut = prices < 0.5 * prices.min()
+    inside = ~program.arcs[:, ~cut].any(axis=1)
+    offered_rps = float(program.rates_rps[inside].sum())
+    served_rps = float(program.capacity_rps[cut].sum())
+    routing = nearest.copy()
+    routing[busy] = flow / program.rates_rps
+    raise InfeasibleError(
+        f"roots {np.flatnonzero(busy)[inside].tolist()} offer {offered_rps:.6g} requests/s and "
+        f"reach cells {np.flatnonzero(cut).tolist()} alone, which can serve {served_rps:.6g}: no "
+        "routing is stable; lower the demand or add servers or arcs",
+        routing,
+    )
+
+
+def _extreme(program: FlowProgram, flow: Array, sign: float) -> Array:
+    """Flows that fill the cells alike, of least (sign 1) or largest (-1) network latency."""
+    root, cell = np.nonzero(program.arcs)
+    of_root = (root == np.arange(len(flow))[:, None]).astype(np.float64)
+    to_cell = (cell == np.arange(flow.shape[1])[:, None]).astype(np.float64)
+    sent_rps, served_rps = program.rates_rps[:, 0], flow.sum(axis=0)
+    unit_rps = sent_rps.sum()
+    found = _minimised(
+        sign * program.round_trip_s[root, cell],
+        A_ub=to_cell,
+        b_ub=served_rps / unit_rps + EXACT,  # rounding must not make it infeasible
+        A_eq=of_root,
+        b_eq=sent_rps / unit_rps,
+    )
+    carried = unit_rps * np.maximum(found.x, 0.0)
+    # The smallest corrections that make the sums right to the last digit, of other arcs too.
+    rows, sums = np.vstack([of_root, to_cell]), np.append(sent_rps, served_rps)
+    weight = np.sqrt(carried + EXACT * flow[root, cell])
+    unit = np.sqrt(np.maximum(sums, np.finfo(np.float64).tiny))
+    scaled = rows * weight / unit[:, None]
+    for _ in range(3):
+        missing = (sums - rows @ carried) / unit
+        carried = np.maximum(
+            carried + weight * np.linalg.lstsq(scaled, missing, rcond=None)[0], 0.0
+        )
+    extreme = np.zeros(flow.shape)
+    extreme[root, cell] = carried
+    return program.trimmed(extreme)
+
+
+def _minimised(objective: Array, **constraints: Any) -> Any:
+    """The solution of a linear program in numbers of at least 0."""
+    exact: Any = {"primal_feasibility_tolerance": EXACT, "dual_feasibility_tolerance": EXACT}
+    found: Any = linprog(objective, **constraints, method="highs", options=exact)
+    if found.x is None:
+        raise ValueError(
+            f"a linear program of the equilibrium found no solution ({found.message}); report this "
+            "with the rates, latencies and curves"
+        )
+    return found
