@@ -34,9 +34,9 @@ from scipy.optimize import linprog
 
 from dlb_gym.disturbance_models import Burst
 from dlb_gym.equilibrium import Equilibrium, InfeasibleError, equilibrium_of
-from dlb_gym.rates import nominal_rates_rps, one_way_s, zero_load_times_s
+from dlb_gym.rates import nominal_rates_rps, one_way_s, root_rates_rps, zero_load_times_s
 from dlb_gym.scenario import DemandProfile, Scenario
-from dlb_gym.scenario_curves import root_rates_rps, service_curves_of
+from dlb_gym.scenario_curves import service_curves_of
 
 Array = NDArray[np.float64]
 

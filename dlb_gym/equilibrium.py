@@ -140,6 +140,19 @@ def equilibrium_of(
     )
 
 
+def check_feasible(rates_rps: Array, one_way_s: Array, curves: ServiceCurves) -> None:
+    """Refuses demand that no routing can serve (Assumption 2); arguments as `equilibrium_of`.
+
+    Raises:
+        InfeasibleError: Names the roots and cells of the cut.
+        ValueError: Rates or latencies are not valid.
+    """
+    _check(rates_rps, one_way_s)
+    busy = rates_rps > SILENT * rates_rps.max()
+    program = FlowProgram.of(rates_rps[busy], one_way_s[busy], curves, "latency")
+    _widest(program, busy, evenly(np.where(np.isnan(one_way_s), np.inf, one_way_s)))
+
+
 def price_of_anarchy(
     rates_rps: Array, one_way_s: Array, curves: ServiceCurves, cost: Cost
 ) -> PriceOfAnarchy:

@@ -14,8 +14,8 @@ from dlb_gym.central_path import RESIDUAL
 from dlb_gym.equilibrium import Equilibrium, InfeasibleError, equilibrium_of, price_of_anarchy
 from dlb_gym.generator import sample
 from dlb_gym.latency_model import LatencyModel
-from dlb_gym.rates import one_way_s
-from dlb_gym.scenario_curves import root_rates_rps, service_curves_of
+from dlb_gym.rates import one_way_s, root_rates_rps
+from dlb_gym.scenario_curves import service_curves_of
 from dlb_gym.service_curves import COSTS, Cost, ServiceCurves, SoftplusCells
 from dlb_gym.textbook_curves import HyperbolicCells, PooledSlots
 

@@ -15,9 +15,9 @@ from dlb_gym.decision import Decision
 from dlb_gym.evaluation import rollout, run_all
 from dlb_gym.measurements import bin_edges_s
 from dlb_gym.policy import Policy, proportional
+from dlb_gym.rates import root_rates_rps
 from dlb_gym.runs import Run, batches, require_playable, seeded
 from dlb_gym.scenario import Scenario
-from dlb_gym.scenario_curves import root_rates_rps
 from dlb_gym.scenario_source import override
 from dlb_gym.trace import describe_trace
 from tests.full_disk import room_for

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
 
 from dlb_gym.equilibrium import equilibrium_of
 from dlb_gym.fluid.model import FluidModel
-from dlb_gym.service_curves import Cost, check_increasing
+from dlb_gym.service_curves import Cost
 
 Tensor = torch.Tensor
 
@@ -43,21 +42,14 @@ def equilibrium(model: FluidModel, cost: Cost) -> FluidEquilibrium:
         ValueError: A curve stops to increase (names the point), or the solver stopped short.
     """
     system = model.system
-    check_increasing(system.curves)
     shape = system.one_way_s.shape
     found = FluidEquilibrium(
         *(torch.zeros(size, dtype=torch.float64) for size in (shape, (shape[0], shape[2]))),
         *(torch.zeros(size, dtype=torch.float64) for size in (shape[:2], shape[:1], shape[:1])),
     )
     for row in range(shape[0]):
-        arcs = system.arcs[row].cpu().numpy()
-        roots, cells = np.flatnonzero(arcs.any(axis=1)), np.flatnonzero(arcs.any(axis=0))
-        own = equilibrium_of(
-            _numpy(system.rates_rps[row])[roots],
-            _numpy(system.one_way_s[row])[np.ix_(roots, cells)],
-            system.curves.mapped(lambda each, row=row, cells=cells: _numpy(each[row])[cells], np),
-            cost,
-        )
+        roots, cells, arrays = system.row(row)
+        own = equilibrium_of(*arrays, cost)
         found.routing[row, roots[:, None], cells] = torch.from_numpy(own.routing)
         found.rif[row, cells] = torch.from_numpy(own.rif)
         found.least_cost[row, roots] = torch.from_numpy(own.least_cost)
@@ -65,7 +57,3 @@ def equilibrium(model: FluidModel, cost: Cost) -> FluidEquilibrium:
     router_s = torch.nan_to_num(system.request_delay_s - system.one_way_s).amax(dim=(1, 2))
     found = found._replace(latency_s=found.latency_s + router_s.double().cpu())
     return FluidEquilibrium(*(each.to(system.rates_rps) for each in found))
-
-
-def _numpy(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().cpu().double().numpy()

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from dlb_gym.equilibrium import check_feasible
 from dlb_gym.fluid.delays import Journeys, Lag, Reports, Spanned
 from dlb_gym.fluid.path import FluidPath, Recorder
 from dlb_gym.fluid.routing import Dynamics
@@ -94,8 +95,11 @@ class FluidModel:
             system = [system]
         if not isinstance(system, FluidSystem):
             system = FluidSystem.from_scenarios(system)
-        if not allow_nonmonotone:
-            check_increasing(system.curves.mapped(_numpy, np))
+        for row in range(len(system.rates_rps)):
+            _, _, arrays = system.row(row)
+            if not allow_nonmonotone:
+                check_increasing(arrays[2])
+            check_feasible(*arrays)
         self.system, self.step_s = system, step_s
         self._require_short_step()
         longest_s = max(_largest(system.request_delay_s), _largest(system.report_delay_s))
@@ -313,7 +317,3 @@ def _passing(now: _Now, inflow: Tensor) -> Tensor:
 
 def _largest(delay_s: Tensor) -> float:
     return float(torch.nan_to_num(delay_s.detach()).max())
-
-
-def _numpy(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().cpu().double().numpy()

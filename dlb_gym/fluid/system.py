@@ -17,14 +17,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dlb_gym.calibration import latency_parameters
 from dlb_gym.fluid.schedule import Schedule
 from dlb_gym.latency_model import LatencyModel
 from dlb_gym.rates import one_way_s, root_rates_rps
 from dlb_gym.scenario import Scenario
+from dlb_gym.scenario_curves import service_curves_of
 from dlb_gym.service_curves import ServiceCurves, SoftplusCells
 
 Tensor = torch.Tensor
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -111,20 +112,22 @@ class FluidSystem:
             np.zeros(rows),
             np.zeros(rows),
         )
-        servers, parameters = np.ones((rows, cells)), np.ones((rows, cells, 4))
+        servers, parameters = np.ones((rows, cells)), np.ones((4, rows, cells))
         for row, scenario in enumerate(scenarios):
             size = (len(scenario.roots), len(scenario.cells))
             rates[row, : size[0]] = root_rates_rps(scenario)
             tau_s[row, : size[0], : size[1]] = one_way_s(scenario)
-            servers[row, : size[1]] = [cell.servers for cell in scenario.cells]
-            parameters[row, : size[1]] = latency_parameters(scenario)
+            own = service_curves_of(scenario)
+            servers[row, : size[1]] = own.servers
+            for number, key in enumerate(("alpha", "beta", "knee", "smoothing")):
+                parameters[number, row, : size[1]] = getattr(own.model, key)
             router_s[row], probe_s[row] = scenario.router_delay_s, scenario.probe_interval_s
         request_s = tau_s + router_s[:, None, None]
 
-        def tensor(array: NDArray[np.float64]) -> Tensor:
+        def tensor(array: Array) -> Tensor:
             return torch.as_tensor(array, dtype=dtype, device=device)
 
-        model = LatencyModel(*np.moveaxis(parameters, -1, 0))
+        model = LatencyModel(*parameters)
         return cls(
             tensor(rates),
             tensor(tau_s),
@@ -157,3 +160,26 @@ class FluidSystem:
         return capacity / capacity.sum(dim=-1, keepdim=True).clamp(
             min=torch.finfo(capacity.dtype).tiny
         )
+
+    def row(
+        self, number: int
+    ) -> tuple[NDArray[np.intp], NDArray[np.intp], tuple[Array, Array, ServiceCurves]]:
+        """One system without its padding, for `dlb_gym.equilibrium`.
+
+        Returns:
+            Numbers of its roots, those of its cells, and rates, one-way latencies and curves.
+        """
+        arcs = self.arcs[number].cpu().numpy()
+        roots, cells = np.flatnonzero(arcs.any(axis=1)), np.flatnonzero(arcs.any(axis=0))
+
+        def own(parameter: Tensor) -> Array:
+            return to_numpy(parameter[number])[cells]
+
+        rates_rps, one_way_s = to_numpy(self.rates_rps[number]), to_numpy(self.one_way_s[number])
+        arrays = rates_rps[roots], one_way_s[np.ix_(roots, cells)], self.curves.mapped(own, np)
+        return roots, cells, arrays
+
+
+def to_numpy(tensor: Tensor) -> Array:
+    """Its numbers, in double precision."""
+    return np.asarray(tensor.detach().cpu(), dtype=np.float64)
