@@ -71,6 +71,12 @@ class FluidSystem:
                 f"one_way_s has shape {tuple(one_way_s.shape)} and must have (rows, roots, cells) "
                 f"= {(rows, roots, cells)}: rates_rps gives rows and roots, curves the cells"
             )
+        kinds = {rates_rps.dtype, one_way_s.dtype, curves.servers.dtype}
+        if len(kinds) > 1 or not rates_rps.is_floating_point():
+            raise ValueError(
+                f"rates_rps, one_way_s and curves are of {sorted(map(str, kinds))}; give all of "
+                "them as one floating type, torch.float64 on a CPU"
+            )
         if not bool((torch.isfinite(rates_rps) & (rates_rps >= 0.0)).all()):
             raise ValueError("rates_rps must be finite and at least 0, requests per second")
         if bool((one_way_s < 0.0).any() | torch.isinf(one_way_s).any()):

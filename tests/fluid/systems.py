@@ -10,7 +10,6 @@ import torch
 from dlb_gym.fluid import FluidSystem
 from dlb_gym.textbook_curves import HyperbolicCells, PooledSlots
 
-Nested = Sequence["float | Nested"]
 NAN = float("nan")
 
 
@@ -37,7 +36,7 @@ def pooled(rate: float, tau_s: float, slots: float = 100.0, service_s: float = 2
 
 
 def random_network(
-    seed: int, roots: int = 3, cells: int = 4, longest_s: float = 0.3
+    seed: int, roots: int = 3, cells: int = 4, longest_s: float = 0.3, half: float = 10.0
 ) -> FluidSystem:
     """Hyperbolic cells at 70 % of what they can serve, unequal delays, some arcs missing."""
     rng = np.random.default_rng(seed)
@@ -48,5 +47,20 @@ def random_network(
     missing[:, -1] = False
     tau_s[missing] = NAN
     rates = 0.7 * largest.sum() * rng.dirichlet(np.full(roots, 8.0))
-    curves = hyperbolic([largest], [rng.uniform(5.0, 15.0, cells)])
+    curves = hyperbolic([largest], [half * rng.uniform(0.5, 1.5, cells)])
     return FluidSystem.from_arrays(tensor([rates]), tensor([tau_s]), curves)
+
+
+def joined(systems: Sequence[FluidSystem]) -> FluidSystem:
+    """Systems of hyperbolic cells and of one shape as rows."""
+    return FluidSystem.from_arrays(
+        torch.cat([each.rates_rps for each in systems]),
+        torch.cat([each.one_way_s for each in systems]),
+        HyperbolicCells(
+            *(
+                torch.cat([getattr(each.curves, key) for each in systems])
+                for key in ("largest_rps", "half_rif", "servers")
+            ),
+            torch,
+        ),
+    )

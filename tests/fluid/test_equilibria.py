@@ -6,45 +6,45 @@ import numpy as np
 import pytest
 import torch
 
+from dlb_gym.bounds import bounds
 from dlb_gym.equilibrium import InfeasibleError
 from dlb_gym.fluid import Disc, Flow, FluidModel, FluidSystem, equilibrium
 from dlb_gym.fluid.convergence import lyapunov, mean_bound, routing_gap, workload_distance
 from dlb_gym.fluid.routing import projected, tangent
 from dlb_gym.scenario_source import load_scenario
 from dlb_gym.service_curves import COSTS, Cost, cell_cost
-from tests.fluid.systems import NAN, hyperbolic, random_network, tensor, two_cells
+from tests.fluid.systems import NAN, hyperbolic, joined, random_network, tensor, two_cells
 
 ETA: dict[Cost, float] = {"rif": 0.005, "latency": 0.05, "gradient": 0.01}
 
 
-def starts(
-    system: FluidSystem, seed: int, rows: int
-) -> tuple[FluidSystem, torch.Tensor, torch.Tensor]:
-    """The system in so many rows, with random N(0) and x(0)."""
+def random_start(system: FluidSystem, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """N(0) and x(0)."""
     rng = np.random.default_rng(seed)
-    arcs = system.arcs.expand(rows, -1, -1)
-    routing = projected(tensor(rng.normal(0.3, 0.5, tuple(arcs.shape))), arcs)
-    rif = tensor(rng.uniform(0.0, 30.0, (rows, arcs.shape[-1])))
-    curves = system.curves.mapped(lambda each: each.expand(rows, -1), torch)
-    batch = FluidSystem.from_arrays(
-        system.rates_rps.expand(rows, -1), system.one_way_s.expand(rows, -1, -1), curves
-    )
-    return batch, rif, routing
+    routing = projected(tensor(rng.normal(0.3, 0.5, tuple(system.arcs.shape))), system.arcs)
+    return tensor(rng.uniform(0.0, 30.0, tuple(system.curves.servers.shape))), routing
 
 
-@pytest.mark.parametrize("cost", COSTS)
-def test_flow_comes_to_its_own_equilibrium_from_anywhere(cost: Cost) -> None:
+def starts(system: FluidSystem, seed: int) -> tuple[FluidSystem, torch.Tensor, torch.Tensor]:
+    """The system in four rows, and a random start of each."""
+    batch = joined([system] * 4)
+    return batch, *random_start(batch, seed)
+
+
+@pytest.mark.parametrize(("cost", "eta"), [("rif", 0.02), ("latency", 0.2), ("gradient", 0.06)])
+def test_flow_comes_to_its_own_equilibrium_from_anywhere(cost: Cost, eta: float) -> None:
     """To 1e-6 from random starts; the gradient cost's is the best fixed routing."""
-    batch, rif, routing = starts(random_network(5), 1, 3)
+    batch = joined([random_network(seed, 2, 3, half=2.0) for seed in (4, 5, 15)])
+    rif, routing = random_start(batch, 1)
     model = FluidModel(batch, 0.05)
-    path = model.run(Flow(cost, ETA[cost]), 900.0, rif=rif, routing=routing, record_every=6000)
+    path = model.run(Flow(cost, eta), 400.0, rif=rif, routing=routing, record_every=8000)
     rest = equilibrium(model, cost)
+    assert (path.rif[0] / rest.rif - 1.0).abs().amax(dim=-1).min() > 0.1
     assert path.rif[-1].numpy() == pytest.approx(rest.rif.numpy(), rel=1e-6)
-    if cost == "gradient":
-        cells = path.rif[-1].sum(dim=1)
-        flows = model.system.rates_rps[..., None] * path.routing[-1]
-        wire = (flows * model.system.round_trip_s).sum(dim=(1, 2))
-        latency_s = (cells + wire) / model.system.rates_rps.sum(dim=1)
+    if cost != "rif":  # whose routing is not unique
+        flows = batch.rates_rps[..., None] * path.routing[-1]
+        inside = path.rif[-1].sum(dim=1) + (flows * batch.round_trip_s).sum(dim=(1, 2))
+        latency_s = inside / batch.rates_rps.sum(dim=1)
         assert latency_s.numpy() == pytest.approx(rest.latency_s.numpy(), rel=1e-6)
 
 
@@ -71,11 +71,11 @@ def test_where_flow_stays_is_an_equilibrium() -> None:
     """The tangent velocity is 0 where (6) holds, and nowhere else: here a used arc costs more."""
     model = FluidModel(random_network(7))
     system, rest = model.system, equilibrium(model, "latency")
+    routing = torch.where(rest.routing > 1e-9, rest.routing, 0.0)
     cells = cell_cost(system.curves.at(rest.rif), "latency", system.curves.servers)
     costs = cells[:, None] + system.round_trip_s
-    assert tangent(rest.routing, -costs, system.arcs).abs().max() < 1e-7
-    elsewhere = model.system.capacity_split()
-    assert tangent(elsewhere, -costs, system.arcs).abs().max() > 1e-2
+    assert tangent(routing, -costs, system.arcs).abs().max() < 1e-7
+    assert tangent(system.capacity_split(), -costs, system.arcs).abs().max() > 1e-2
 
 
 def test_disc_slides_to_its_equilibrium_without_delay() -> None:
@@ -87,7 +87,7 @@ def test_disc_slides_to_its_equilibrium_without_delay() -> None:
         path = model.run(Disc("gradient"), 40.0, rif=start, routing=tensor([[[1.0, 0.0]]]))
         rest = equilibrium(model, "gradient")
         assert rest.rif.tolist() == [pytest.approx([20.0 / 3.0] * 2)]  # 4 = 10 N / (N + 10)
-        distances.append((path.rif[-200:] - rest.rif).abs().max().item())
+        distances.append((path.rif[-20:] - rest.rif).abs().max().item())
     assert distances[0] < 0.2
     assert distances[1] < 0.3 * distances[0] * 1.1
 
@@ -108,14 +108,14 @@ def test_disc_swings_where_reports_are_late() -> None:
 @pytest.mark.parametrize("cost", COSTS)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_lyapunov_function_never_rises_at_zero_delay(cost: Cost, seed: int) -> None:
-    network = random_network(seed, longest_s=0.02)
-    still = torch.where(network.arcs, 0.0, torch.nan)
+    network = random_network(seed)
+    still = network.one_way_s * 0.0
     network = FluidSystem.from_arrays(network.rates_rps, still, network.curves)
-    batch, rif, routing = starts(network, seed, 4)
-    model = FluidModel(batch, 0.01)
-    path = model.run(Flow(cost, 0.1), 60.0, rif=rif, routing=routing, record_every=1)
+    batch, rif, routing = starts(network, seed)
+    model = FluidModel(batch, 0.02)
+    path = model.run(Flow(cost, 0.1), 20.0, rif=rif, routing=routing, record_every=1)
     values = lyapunov(batch, cost, 0.1, path.rif, path.routing, equilibrium(model, cost))
-    assert values[-1].max() < 0.1 * values[0].min()
+    assert (values[-1] < 0.8 * values[0]).all()
     assert (values.diff(dim=0) <= 1e-9 * values[0]).all()
 
 
@@ -149,20 +149,18 @@ def test_the_routing_gap_by_hand() -> None:
 @pytest.mark.parametrize("eta", [0.003, 0.03])
 def test_theorem_1s_bound_holds(eta: float) -> None:
     """With F and C taken from the path itself; theory.md section 4."""
-    batch, rif, routing = starts(random_network(9), 3, 4)
-    model = FluidModel(batch, 0.02)
-    path = model.run(Flow("gradient", eta), 200.0, rif=rif, routing=routing, record_every=5)
+    batch, rif, routing = starts(random_network(9), 3)
+    model = FluidModel(batch, 0.05)
+    path = model.run(Flow("gradient", eta), 100.0, rif=rif, routing=routing, record_every=5)
     rest = equilibrium(model, "gradient")
     distance = workload_distance(batch, "gradient", path.rif[:-1], rest)
     gap = routing_gap(batch, "gradient", path.routing[:-1], rest)
     costs = batch.curves.at(path.rif).marginal_s
     at_rest = batch.curves.at(rest.rif).marginal_s
     largest = (costs - at_rest).abs().amax(dim=(0, 2))
-    routes = torch.where(batch.arcs, costs[:, :, None] + batch.round_trip_s, torch.nan)
     apart = (costs.amax(dim=(0, 2)) - costs.amin(dim=(0, 2))) + batch.round_trip_s.amax(dim=(1, 2))
-    assert routes.nan_to_num(0.0).max() < 1e3
     start = lyapunov(batch, "gradient", eta, rif, routing, rest)
-    bound = mean_bound(batch, eta, start, 200.0, (largest, apart))
+    bound = mean_bound(batch, eta, start, 100.0, (largest, apart))
     mean = (distance + gap).mean(dim=0)
     assert (mean > 0.0).all()
     assert (mean <= bound).all()
@@ -180,8 +178,6 @@ def test_demand_beyond_a_cut_names_it() -> None:
 
 def test_scenarios_and_padding_have_equilibria() -> None:
     """Rows of two sizes; the best routing's latency is the scenario's own fluid bound."""
-    from dlb_gym.bounds import bounds
-
     scenarios = [load_scenario("residency"), load_scenario("global_six")]
     rest = equilibrium(FluidModel(scenarios), "gradient")
     assert (rest.residual <= 1e-9).all()

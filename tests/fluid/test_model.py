@@ -199,6 +199,10 @@ NO_ARC = torch.full((1, 1, 1), torch.nan, dtype=torch.float64)
             {"one_way_s": tensor([[0.1]])},
             r"one_way_s has shape \(1, 1\) and must have .*\(1, 1, 1\)",
         ),
+        (
+            {"rates_rps": tensor([[1.0]]).float()},
+            r"are of \['torch.float32', 'torch.float64'\]; give",
+        ),
         ({"rates_rps": tensor([[-1.0]])}, "rates_rps must be finite and at least 0"),
         ({"rates_rps": tensor([[float("nan")]])}, "rates_rps must be finite and at least 0"),
         ({"one_way_s": tensor([[[-0.1]]])}, "one_way_s must be at least 0 and finite, or NaN"),
