@@ -34,10 +34,10 @@ def starts(system: FluidSystem, seed: int) -> tuple[FluidSystem, torch.Tensor, t
 @pytest.mark.parametrize(("cost", "eta"), [("rif", 0.02), ("latency", 0.2), ("gradient", 0.06)])
 def test_flow_comes_to_its_own_equilibrium_from_anywhere(cost: Cost, eta: float) -> None:
     """To 1e-6 from random starts; the gradient cost's is the best fixed routing."""
-    batch = joined([random_network(seed, 2, 3, half=2.0) for seed in (4, 5, 15)])
+    batch = joined([random_network(seed, 2, 3, half=2.0) for seed in (4, 7, 15)])
     rif, routing = random_start(batch, 1)
     model = FluidModel(batch, 0.05)
-    path = model.run(Flow(cost, eta), 400.0, rif=rif, routing=routing, record_every=8000)
+    path = model.run(Flow(cost, eta), 200.0, rif=rif, routing=routing, record_every=4000)
     rest = equilibrium(model, cost)
     assert (path.rif[0] / rest.rif - 1.0).abs().amax(dim=-1).min() > 0.1
     assert path.rif[-1].numpy() == pytest.approx(rest.rif.numpy(), rel=1e-6)
