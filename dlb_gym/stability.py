@@ -46,19 +46,19 @@ from scipy.linalg import null_space
 from scipy.optimize import brentq
 from scipy.sparse.csgraph import connected_components
 
-from dlb_gym.service_curves import Cost, ServiceCurves, cell_cost_slope
+from dlb_gym.service_curves import Cost, ServiceCurves, cell_cost, cell_cost_slope
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-USED = 1e-6
-"""Share of a root's requests from which an arc counts as used."""
+TIED = 1e-6
+"""Arcs within this share of a root's least cost count as used."""
 NODES = (12, 24, 48, 96, 192)
 """M, doubled until the rightmost root agrees with the one before."""
 AGREE = 1e-9
 NOISE = 1e-15
 """Of an eigenvalue, over the size M^2 / T of the matrix."""
-WIDER = 1.4
+WIDER = 2.0
 WIDENINGS = 100
 
 
@@ -101,23 +101,29 @@ def linearised(
     curves: ServiceCurves,
     cost: Cost,
     rif: Array,
-    routing: Array,
     eta: Array,
 ) -> Loop:
-    """The loop at an equilibrium.
+    """The loop at the equilibrium with N* in the cells.
+
+    An arc belongs to the support if its cost is its root's least, up to `TIED`. That is what x* > 0
+    says under strict complementarity. Where x* is not unique (as with the rif cost, for which all
+    arcs are alike), it is the support of all equilibria but those at the rim.
 
     Args:
         rates_rps: lambda_i, (roots,).
-        one_way_s: tau_ij, (roots, cells), NaN where there is no arc.
+        one_way_s: tau_ij, (roots, cells), NaN where there is no arc; every root has one.
         curves: Of the cells, (cells,).
         cost: What Flow equalises.
         rif: N*, (cells,).
-        routing: x*, (roots, cells); an arc is used from a share of `USED` on.
         eta: eta_i, (roots,).
     """
     point = curves.at(rif)
+    network_s = np.zeros_like(one_way_s) if cost == "rif" else 2.0 * one_way_s
+    costs = cell_cost(point, cost, curves.servers) + network_s
+    costs = np.where(np.isnan(one_way_s), np.inf, costs)
+    support = costs <= (1.0 + TIED) * costs.min(axis=1, keepdims=True)
     slope = cell_cost_slope(point, cost, curves.servers)
-    return Loop(rates_rps, one_way_s, point.rate_slope, slope, routing > USED, eta)
+    return Loop(rates_rps, one_way_s, point.rate_slope, slope, support, eta)
 
 
 def rightmost_root(loop: Loop) -> complex:
@@ -165,7 +171,7 @@ def critical_gain(loop: Loop) -> float:
     for _ in range(WIDENINGS):
         high = WIDER * low
         if growth(high) > 0.0:
-            crossing: float = brentq(growth, low, high, xtol=1e-12 * high, rtol=1e-12)
+            crossing: float = brentq(growth, low, high, xtol=1e-10 * low, rtol=1e-10)
             return crossing
         low = high
     return np.inf

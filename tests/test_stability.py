@@ -7,7 +7,7 @@ import pytest
 from scipy.special import lambertw
 
 from dlb_gym.latency_model import LatencyModel
-from dlb_gym.service_curves import SoftplusCells
+from dlb_gym.service_curves import SoftplusCells, require_cost
 from dlb_gym.stability import (
     Loop,
     critical_gain,
@@ -32,7 +32,6 @@ def two_cells(tau_s: float, time_unit: float = 1.0) -> Loop:
         curves,
         "gradient",
         np.full(2, 15.0),
-        np.full((1, 2), 0.5),
         np.ones(1),
     )
 
@@ -292,21 +291,24 @@ def test_cells_that_nobody_uses_decay_alone_and_networks_apart_do_not_meet() -> 
     assert rightmost_root(wild) == pytest.approx(max(alone, key=lambda s: s.real), rel=1e-8)
 
 
-def test_the_linearisation_takes_the_slopes_of_its_cost() -> None:
+def test_the_linearisation_takes_the_slopes_and_ties_of_its_cost() -> None:
     """At N = 16 in two servers of l(n) = 1 + 0.1 softplus(n - 8): u = 0, softplus = log 2."""
     curves = SoftplusCells(
         np.full(2, 2.0),
         LatencyModel(np.ones(2), np.full(2, 0.1), np.full(2, 8.0), np.ones(2)),
     )
-    rif, routing = np.full(2, 16.0), np.array([[0.5, 0.5], [1.0, 1e-9]])
-    arguments = (np.ones(2), np.full((2, 2), 0.1), curves)
     latency = 1.0 + 0.1 * np.log(2.0)
     a = (latency - 8.0 * 0.05) / latency**2
-    for cost, slope in (("rif", 0.5), ("latency", 0.05 / 2.0)):
-        loop = linearised(*arguments, cost, rif, routing, np.ones(2))
+    tau_s = np.array([[0.1, 0.1 + 1e-9], [0.1, 0.11], [0.2, NAN]])
+    used = [[True, True], [True, False], [True, False]]
+    everywhere = [[True, True], [True, True], [True, False]]
+    for cost, slope, support in (("rif", 0.5, everywhere), ("latency", 0.05 / 2.0, used)):
+        loop = linearised(
+            np.ones(3), tau_s, curves, require_cost(cost), np.full(2, 16.0), np.ones(3)
+        )
         assert loop.rate_slope == pytest.approx([a, a])
         assert loop.cost_slope == pytest.approx([slope, slope])
-        assert loop.support.tolist() == [[True, True], [True, False]]
+        assert loop.support.tolist() == support
 
 
 def test_a_cell_past_its_peak_is_refused() -> None:
