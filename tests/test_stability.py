@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq
 from scipy.special import lambertw
 
 from dlb_gym.latency_model import LatencyModel
@@ -134,6 +135,26 @@ def test_without_delay_it_is_the_plain_matrix_over_arcs(seed: int) -> None:
     found = rightmost_root(loop)
     assert found.real == pytest.approx(moving.real.max(), rel=1e-9)
     assert critical_gain(loop) == np.inf
+
+
+@pytest.mark.parametrize("gain", [1.0, 0.1, 0.001])
+def test_slow_roots_of_short_loops_are_exact_too(gain: float) -> None:
+    """Real ones, found on the axis, of modes far slower than the longest delay."""
+    loop = Loop(
+        rates_rps=np.array([114.0]),
+        one_way_s=np.array([[0.129, 0.0276]]),
+        rate_slope=np.array([0.114, 0.0316]),
+        cost_slope=np.array([0.0078, 0.0120]),
+        support=np.ones((1, 2), bool),
+        eta=np.array([0.00029 * gain]),
+    )
+    root = brentq(
+        lambda s: np.linalg.det(np.eye(2) + open_loop(loop, s)).real,
+        -0.0108 * gain,
+        -1e-7 * gain,
+        xtol=1e-18,
+    )
+    assert rightmost_root(loop) == pytest.approx(root, rel=1e-7)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -12,6 +12,7 @@ from tests.mutants import (
     of_mechanisms,
     of_policies,
     of_rates,
+    of_stability,
     of_task,
     of_telemetry,
 )
@@ -24,6 +25,7 @@ MUTANTS = (
     *of_inputs.MUTANTS,
     *of_demand.MUTANTS,
     *of_rates.MUTANTS,
+    *of_stability.MUTANTS,
     *of_task.MUTANTS,
     *of_judging.MUTANTS,
     *of_policies.MUTANTS,
