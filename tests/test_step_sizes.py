@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 from scipy.optimize import brentq
 
-from dlb_gym.calibration import latency_parameters
 from dlb_gym.latency_model import STEP_MAX, LatencyModel
 from dlb_gym.rates import offered_rate_rps, one_way_s
 from dlb_gym.scenario import Scenario
 from dlb_gym.scenario_source import load_scenario, scenario_from_dict
-from dlb_gym.service_curves import COSTS, Cost
+from dlb_gym.service_curves import COSTS, Cost, SoftplusCells
 from dlb_gym.stability import equal_delay_gain
 from dlb_gym.step_sizes import recommended_step_size
 
@@ -35,9 +34,8 @@ def one_root(cells: int, **changes: Any) -> Scenario:
     )
 
 
-def by_differences(parameters: np.ndarray, cost: Cost, rate_rps: float) -> tuple[float, float]:
+def by_differences(model: LatencyModel, cost: Cost, rate_rps: float) -> tuple[float, float]:
     """mu'(N) and f'(N) of ten servers that serve so many requests a second."""
-    model = LatencyModel(*parameters)
 
     def rate(rif: float) -> float:
         return rif / float(model.at(rif / 10.0).latency)
@@ -54,10 +52,15 @@ def by_differences(parameters: np.ndarray, cost: Cost, rate_rps: float) -> tuple
 
 
 @pytest.mark.parametrize("cost", COSTS)
-def test_two_equal_cells_have_the_closed_form(cost: Cost) -> None:
+def test_two_equal_cells_have_the_closed_form(cost: Cost, monkeypatch: pytest.MonkeyPatch) -> None:
     scenario = one_root(2)
     rate_rps = offered_rate_rps(scenario)
-    a, b = by_differences(np.asarray(latency_parameters(scenario)[0]), cost, 0.5 * rate_rps)
+    assert rate_rps == pytest.approx(128.0)  # 6.4 a server, of 1 / 0.12 = 8.3
+    model = LatencyModel(1.1, 0.12, 8.0, 1.0)
+    both = LatencyModel(*(np.full(2, value) for value in (1.1, 0.12, 8.0, 1.0)))
+    curves = SoftplusCells(np.full(2, 10.0), both)
+    monkeypatch.setattr("dlb_gym.step_sizes.service_curves_of", lambda scenario: curves)
+    a, b = by_differences(model, cost, 0.5 * rate_rps)
     loop_s = 0.2 + 0.03 + 0.5 * (0.04 + 0.1)
     critical = equal_delay_gain(a, loop_s) / (rate_rps * b)
     found = recommended_step_size(scenario, cost)
