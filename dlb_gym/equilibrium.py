@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 
 from dlb_gym.central_path import RESIDUAL, FlowProgram, evenly, followed
-from dlb_gym.service_curves import Cost, ServiceCurves, check_increasing
+from dlb_gym.service_curves import Cost, ServiceCurves, check_increasing, require_cost
 
 Array = NDArray[np.float64]
 
@@ -108,9 +108,10 @@ def equilibrium_of(
 
     Raises:
         InfeasibleError: The demand cannot be served; names the roots and cells of the cut.
-        ValueError: Rates or latencies are not valid, a curve stops to increase, or the solver
-            stopped short of the equilibrium.
+        ValueError: Rates, latencies or the cost are not valid, a curve stops to increase, or the
+            solver stopped short of the equilibrium.
     """
+    require_cost(cost)
     _check(rates_rps, one_way_s)
     check_increasing(curves)
     busy = rates_rps > SILENT * rates_rps.max()

@@ -167,6 +167,30 @@ def test_a_pigou_network_costs_selfish_roots_what_it_costs_by_hand() -> None:
     assert price_of_anarchy(rates, ways, curves, "gradient") == (1.0, 1.0)
 
 
+@pytest.mark.parametrize("empty", [0.1, 1e-3, 1e-5])
+def test_selfish_routing_costs_any_factor_by_pigous_example(empty: float) -> None:
+    """Own cell z = N / (N + K), far cell a round trip of 1 away, demand 1 - K (K = empty latency).
+
+    Selfish roots stay at home and take K / (1 - z) = 1. At best K / (1 - z)^2 = 1, and 2 (sqrt K -
+    K) requests are in flight: the price is (1 + sqrt K) / (2 sqrt K). The far cell's own latency is
+    1e-9 at any load.
+    """
+    curves = hyperbolic([1.0, 1e9], [empty, 1.0], [1.0, 1.0])
+    found = price_of_anarchy(np.array([1.0 - empty]), network([0.0, 0.5]), curves, "latency")
+    assert found == pytest.approx([(1.0 + empty**0.5) / (2.0 * empty**0.5)] * 2, rel=1e-3)
+
+
+def test_rif_costs_any_factor_where_servers_are_far() -> None:
+    """Two equal cells z = N / (N + K), demand 1/2 at a root by one: RIF sends half of it away.
+
+    It takes K / (1 - 1/4) and 1 for the half that travels; at home all would take K / (1 - 1/2).
+    """
+    empty = 1e-4
+    curves = hyperbolic([1.0, 1.0], [empty, empty], [1.0, 1.0])
+    found = price_of_anarchy(np.array([0.5]), network([0.0, 0.5]), curves, "rif")
+    assert found == pytest.approx([(empty / 0.75 + 0.5) / (2.0 * empty)] * 2, rel=1e-9)
+
+
 def test_rif_leaves_it_open_who_travels() -> None:
     """Two roots of 4, two equal cells of M = 8, K = 2: N = 2 in each, whoever fills them.
 
@@ -385,6 +409,11 @@ def test_what_is_no_demand_network_or_curve_is_refused() -> None:
         ValueError, match="root 1 has no arc: one_way_s needs a number in every row"
     ):
         equilibrium_of(np.ones(2), network([0, 0], [NAN, NAN]), curves, "rif")
+    unknown: Any = "speed"
+    with pytest.raises(
+        ValueError, match="cost = 'speed' is unknown; choose one of rif, latency, gr"
+    ):
+        equilibrium_of(np.ones(1), np.zeros((1, 2)), curves, unknown)
     flat = PooledSlots(np.array([4.0]), np.array([1.0]))
     with pytest.raises(ValueError, match="curve of cell 0 stops to increase at N = 4"):
         equilibrium_of(np.ones(1), np.zeros((1, 1)), flat, "latency")
