@@ -112,14 +112,17 @@ def equilibrium_of(
             solver stopped short of the equilibrium.
     """
     require_cost(cost)
-    _check(rates_rps, one_way_s)
+    _check(rates_rps, one_way_s, curves)
     check_increasing(curves)
     busy = rates_rps > SILENT * rates_rps.max()
-    whole = FlowProgram.of(rates_rps, one_way_s, curves, cost)
     program = FlowProgram.of(rates_rps[busy], one_way_s[busy], curves, cost)
-    nearest = evenly(np.where(whole.arcs, whole.round_trip_s, np.inf))
-    flow = followed(program, _widest(program, busy, nearest))
-    worst = flow
+    everywhere = FlowProgram.of(rates_rps, one_way_s, curves, cost)
+    flow, prices = _widest(program)
+    if (flow.sum(axis=0) >= FULLEST * program.capacity_rps).any():
+        routing = evenly(np.where(everywhere.arcs, everywhere.round_trip_s, np.inf))
+        routing[busy] = flow / program.rates_rps
+        raise InfeasibleError(_cut(program, np.flatnonzero(busy), prices), routing)
+    flow = worst = followed(program, flow)
     if cost == "rif":
         flow, worst = (_extreme(program, flow, sign) for sign in (1.0, -1.0))
     residual = max(program.residual(flow), program.residual(worst))
@@ -128,7 +131,7 @@ def equilibrium_of(
             f"the equilibrium was missed: its residual is {residual:.3g} and at most {RESIDUAL:g} "
             "is accepted; report this with the rates, latencies and curves"
         )
-    costs = whole.network + program.cell_costs(flow)
+    costs = everywhere.network + program.cell_costs(flow)
     routing = evenly(costs)
     routing[busy] = flow / program.rates_rps
     return Equilibrium(
@@ -168,8 +171,14 @@ def price_of_anarchy(
     return PriceOfAnarchy(found.latency_s / least_s, found.worst_latency_s / least_s)
 
 
-def _check(rates_rps: Array, one_way_s: Array) -> None:
+def _check(rates_rps: Array, one_way_s: Array, curves: ServiceCurves) -> None:
     """Refuses what is no demand or no network."""
+    shape = (*np.shape(rates_rps), *np.shape(curves.capacity_rps))
+    if len(shape) != 2 or one_way_s.shape != shape:
+        raise ValueError(
+            f"one_way_s has the shape {one_way_s.shape}, and rates_rps and curves need {shape}: "
+            "one row a root and one column a cell"
+        )
     if not (np.isfinite(rates_rps).all() and (rates_rps >= 0.0).all() and rates_rps.any()):
         raise ValueError(
             f"rates_rps = {rates_rps.tolist()} must be finite, at least 0 and not all 0"
@@ -184,36 +193,38 @@ def _check(rates_rps: Array, one_way_s: Array) -> None:
         raise ValueError(f"root {root} has no arc: one_way_s needs a number in every row")
 
 
-def _widest(program: FlowProgram, busy: NDArray[np.bool_], nearest: Array) -> Array:
-    """The flows that leave the fullest cell as empty as can be, (busy roots, cells)."""
+def _widest(program: FlowProgram) -> tuple[Array, Array]:
+    """The flows that leave the fullest cell as empty as can be, and the cells' prices, (cells,).
+
+    A cell has a price, at most 0, if more of its capacity would make the fullest cell emptier.
+    """
     root, cell = np.nonzero(program.arcs)
-    cells = len(program.capacity_rps)
-    per_unit = program.capacity_rps / program.rates_rps.sum()
-    of_root = (root == np.arange(len(program.arcs))[:, None]).astype(np.float64)
+    roots, cells = program.arcs.shape
+    unit_rps = program.rates_rps.sum()
+    of_root = (root == np.arange(roots)[:, None]).astype(np.float64)
+    to_cell = (cell == np.arange(cells)[:, None]).astype(np.float64)
     found = _minimised(
         np.append(np.zeros(len(root)), 1.0),
-        A_ub=np.column_stack([cell == np.arange(cells)[:, None], -per_unit]),
+        A_ub=np.column_stack([to_cell, -program.capacity_rps / unit_rps]),
         b_ub=np.zeros(cells),
-        A_eq=np.column_stack([of_root, np.zeros(len(of_root))]),
-        b_eq=program.rates_rps[:, 0] / program.rates_rps.sum(),
+        A_eq=np.column_stack([of_root, np.zeros(roots)]),
+        b_eq=program.rates_rps[:, 0] / unit_rps,
     )
     flow = np.zeros(program.arcs.shape)
     flow[root, cell] = found.x[:-1]
-    flow = program.complete(flow)
-    if (flow.sum(axis=0) < FULLEST * program.capacity_rps).all():
-        return flow
-    prices = found.ineqlin.marginals  # of vertices: all that are not 0 are equal
-    cut = prices < 0.5 * prices.min()
-    inside = ~program.arcs[:, ~cut].any(axis=1)
+    return program.complete(flow), found.ineqlin.marginals
+
+
+def _cut(program: FlowProgram, names: NDArray[np.intp], prices: Array) -> str:
+    """Says which roots reach no other cells than the full ones; `names` are the roots' numbers."""
+    full = prices < 0.5 * prices.min()  # all that have one have the same
+    inside = ~program.arcs[:, ~full].any(axis=1)
     offered_rps = float(program.rates_rps[inside].sum())
-    served_rps = float(program.capacity_rps[cut].sum())
-    routing = nearest.copy()
-    routing[busy] = flow / program.rates_rps
-    raise InfeasibleError(
-        f"roots {np.flatnonzero(busy)[inside].tolist()} offer {offered_rps:.6g} requests/s and "
-        f"reach cells {np.flatnonzero(cut).tolist()} alone, which can serve {served_rps:.6g}: no "
-        "routing is stable; lower the demand or add servers or arcs",
-        routing,
+    served_rps = float(program.capacity_rps[full].sum())
+    return (
+        f"roots {names[inside].tolist()} offer {offered_rps:.6g} requests/s and reach cells "
+        f"{np.flatnonzero(full).tolist()} alone, which can serve {served_rps:.6g}: no routing is "
+        "stable; lower the demand or add servers or arcs"
     )
 
 

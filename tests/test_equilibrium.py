@@ -400,6 +400,11 @@ def test_what_is_no_demand_network_or_curve_is_refused() -> None:
             ValueError, match=r"rates_rps = .* must be finite, at least 0 and not al"
         ):
             equilibrium_of(np.array(rates), np.zeros((2, 2)), curves, "rif")
+    with pytest.raises(
+        ValueError,
+        match=r"one_way_s has the shape \(2, 1\), and rates_rps and curves need \(2, 2\): one",
+    ):
+        equilibrium_of(np.ones(2), np.zeros((2, 1)), curves, "rif")
     for bad in (-0.1, np.inf):
         with pytest.raises(
             ValueError, match=r"one_way_s\[1, 0\] = .* must be finite and at least 0, or NaN where"
