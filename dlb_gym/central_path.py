@@ -15,6 +15,9 @@ row for each cell and each root, z_j = sum_i y_ij and the rates of the roots kep
 
     ( sum_i q_ij + 1 / w_j ) dv_j - sum_i q_ij dc_i = sum_i q_ij r_ij,
     ( sum_j q_ij ) dc_i - sum_j q_ij dv_j = -sum_j q_ij r_ij.
+
+Towards the end q grows without bound on arcs that are used, and 1 / w, which alone fixes the level
+of dv and dc, is lost in the sums; so those arcs' dy_ij stay unknowns, each with the row of its own.
 """
 
 from __future__ import annotations
@@ -169,10 +172,7 @@ def _step(program: FlowProgram, flow: Array, level: Array, slack: Array, target:
 
 
 def _solved(q: Array, away: Array, flatness: Array) -> tuple[Array, Array]:
-    """Steps of the flows and of the roots' costs, with `flatness` 1 / w.
-
-    Arcs of large q would drown 1 / w, so their steps stay unknowns, beside dv and dc.
-    """
+    """Steps of the flows and of the roots' costs, with `flatness` 1 / w (see the module)."""
     roots, cells = q.shape
     root, cell = np.nonzero(q > flatness)
     nodes, stiff = cells + roots, len(root)

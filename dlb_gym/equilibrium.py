@@ -19,8 +19,8 @@ the best fixed routing. z, N and c_i are unique, and so is the network's part of
 
     sum_ij lambda_i x_ij (c_ij - min_k c_ik),
 
-and as a share of sum_ij lambda_i x_ij c_ij this is the `residual`. At most `RESIDUAL` is accepted.
-It needs the costs alone; nothing here evaluates Psi.
+and as a share of what requests pay, sum_ij lambda_i x_ij c_ij >= Psi, this is the `residual`. At
+most `RESIDUAL` is accepted; 1e-13 is usual. It needs the costs alone; nothing here evaluates Psi.
 
 HiGHS finds the routing that leaves the fullest cell as empty as can be, or the cut that cannot be
 served; `central_path` goes on from there. Of the rif cost's equilibria, another linear program

@@ -6,6 +6,7 @@ from tests.mutants import (
     of_batching,
     of_demand,
     of_engine,
+    of_equilibrium,
     of_inputs,
     of_judging,
     of_laws,
@@ -30,4 +31,5 @@ MUTANTS = (
     *of_judging.MUTANTS,
     *of_policies.MUTANTS,
     *of_laws.MUTANTS,
+    *of_equilibrium.MUTANTS,
 )
