@@ -161,23 +161,26 @@ def table(records: pd.DataFrame) -> pd.DataFrame:
 def figure(table: pd.DataFrame) -> Figure:
     """Prices against load, against the size of requests, and of the root by its cell."""
     drawn, axes = panels(3)
-    drawn_from = table[table["part"] == "appendix_b"]
-    by_load = drawn_from[drawn_from["speed"] == 1.0], "utilisation"
-    by_size = drawn_from[drawn_from["utilisation"] == USUAL], "speed"
+    systems = table[table["part"] == "appendix_b"]
+    by_load = systems[systems["speed"] == 1.0], "utilisation"
+    by_size = systems[systems["utilisation"] == USUAL], "speed"
     for ax, (rows, key) in zip(axes[:2], (by_load, by_size), strict=True):
         for cost, own in rows.groupby("cost", sort=False):
             style = line_style(f"flow-{cost}") | {"label": f"{cost}, mean"}
-            dots = style | {"label": f"{cost}, largest", "linestyle": ":", "marker": ""}
             ax.plot(own[key], own["least_mean"], **style)
-            ax.plot(own[key], own["largest_max"], **dots)
+            if cost == "rif":
+                worst = {"label": "rif, mean, worst routing", "linestyle": "--", "marker": ""}
+                ax.plot(own[key], own["largest_mean"], **style | worst)
+            most = {"label": f"{cost}, largest", "linestyle": ":", "marker": ""}
+            ax.plot(own[key], own["largest_max"], **style | most)
     axes[0].set(title="price of anarchy (Appendix B)", xlabel="utilisation")
     axes[1].set(title=f"at {USUAL:.0%} utilisation", xlabel="speed (boulders to sand)")
     for cost, own in table[table["part"] == "far"].groupby("cost", sort=False):
         axes[2].plot(own["far"], own["least_mean"], **line_style(f"flow-{cost}") | {"label": cost})
-    axes[2].set(title="a root by its cell", xlabel="round trip / empty latency", yscale="log")
-    for ax in axes[1:]:
-        use_log(ax.xaxis)
-    drawn.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    axes[2].set(title="a root by its cell", xlabel="round trip / empty latency")
+    axes[2].set(xscale="log", yscale="log")
+    use_log(axes[1].xaxis)
+    drawn.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
     return drawn
 
 
