@@ -112,16 +112,8 @@ def equilibrium_of(
             solver stopped short of the equilibrium.
     """
     require_cost(cost)
-    _check(rates_rps, one_way_s, curves)
     check_increasing(curves)
-    busy = rates_rps > SILENT * rates_rps.max()
-    program = FlowProgram.of(rates_rps[busy], one_way_s[busy], curves, cost)
-    everywhere = FlowProgram.of(rates_rps, one_way_s, curves, cost)
-    flow, prices = _widest(program)
-    if (flow.sum(axis=0) >= FULLEST * program.capacity_rps).any():
-        routing = evenly(np.where(everywhere.arcs, everywhere.round_trip_s, np.inf))
-        routing[busy] = flow / program.rates_rps
-        raise InfeasibleError(_cut(program, np.flatnonzero(busy), prices), routing)
+    program, busy, flow = _feasible(rates_rps, one_way_s, curves, cost)
     flow = worst = followed(program, flow)
     if cost == "rif":
         flow, worst = (_extreme(program, flow, sign) for sign in (1.0, -1.0))
@@ -131,6 +123,7 @@ def equilibrium_of(
             f"the equilibrium was missed: its residual is {residual:.3g} and at most {RESIDUAL:g} "
             "is accepted; report this with the rates, latencies and curves"
         )
+    everywhere = FlowProgram.of(rates_rps, one_way_s, curves, cost)
     costs = everywhere.network + program.cell_costs(flow)
     routing = evenly(costs)
     routing[busy] = flow / program.rates_rps
@@ -151,10 +144,7 @@ def check_feasible(rates_rps: Array, one_way_s: Array, curves: ServiceCurves) ->
         InfeasibleError: Names the roots and cells of the cut.
         ValueError: Rates or latencies are not valid.
     """
-    _check(rates_rps, one_way_s)
-    busy = rates_rps > SILENT * rates_rps.max()
-    program = FlowProgram.of(rates_rps[busy], one_way_s[busy], curves, "latency")
-    _widest(program, busy, evenly(np.where(np.isnan(one_way_s), np.inf, one_way_s)))
+    _feasible(rates_rps, one_way_s, curves, "latency")
 
 
 def price_of_anarchy(
@@ -169,6 +159,21 @@ def price_of_anarchy(
     found = equilibrium_of(rates_rps, one_way_s, curves, cost)
     least_s = equilibrium_of(rates_rps, one_way_s, curves, "gradient").latency_s
     return PriceOfAnarchy(found.latency_s / least_s, found.worst_latency_s / least_s)
+
+
+def _feasible(
+    rates_rps: Array, one_way_s: Array, curves: ServiceCurves, cost: Cost
+) -> tuple[FlowProgram, NDArray[np.bool_], Array]:
+    """The program of the roots with arrivals, which these are, and flows that it can serve."""
+    _check(rates_rps, one_way_s, curves)
+    busy = rates_rps > SILENT * rates_rps.max()
+    program = FlowProgram.of(rates_rps[busy], one_way_s[busy], curves, cost)
+    flow, prices = _widest(program)
+    if (flow.sum(axis=0) >= FULLEST * program.capacity_rps).any():
+        routing = evenly(np.where(np.isnan(one_way_s), np.inf, one_way_s))
+        routing[busy] = flow / program.rates_rps
+        raise InfeasibleError(_cut(program, np.flatnonzero(busy), prices), routing)
+    return program, busy, flow
 
 
 def _check(rates_rps: Array, one_way_s: Array, curves: ServiceCurves) -> None:

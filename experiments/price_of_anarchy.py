@@ -36,10 +36,10 @@ from scipy.optimize import brentq
 
 from dlb_gym.equilibrium import price_of_anarchy
 from dlb_gym.generator import sample
-from dlb_gym.rates import one_way_s
+from dlb_gym.rates import one_way_s, root_rates_rps
 from dlb_gym.runs import FIRST_HELD_OUT_SEED
 from dlb_gym.scenario import Scenario
-from dlb_gym.scenario_curves import root_rates_rps, service_curves_of
+from dlb_gym.scenario_curves import service_curves_of
 from dlb_gym.scenario_source import scenario_from_dict
 from dlb_gym.service_curves import Cost
 from experiments.runner import Measurement, line_style, panels, use_log

@@ -7,9 +7,10 @@ N moves by Heun's method, with the inflow a_j of the step,
 
     P = N + h (a - mu(N)),    N(t + h) = N + h (a - (mu(N) + mu(P)) / 2).
 
-A routing in steps jumps at its decisions and stays in between. A smooth one takes Heun's method as
-well: a step with what is seen at t, another one from the start with the mean of what is seen at
-both ends. Second order in h while what is delayed is smooth; differentiable in everything.
+A routing in steps jumps at its decisions and stays in between. A smooth one takes part in Heun's
+method: a step with what is seen at t gives P, and another one from the start goes by the mean of
+what is seen at t and, with P in place of N(t + h), at t + h. Second order in h while what is
+delayed is smooth; differentiable in everything.
 """
 
 from __future__ import annotations
@@ -139,7 +140,8 @@ class FluidModel:
         Raises:
             ValueError: A duration or interval is no whole number of steps, or there is none.
         """
-        steps = self._steps("duration_s", duration_s or self.system.duration_s)
+        span_s = self.system.duration_s if duration_s is None else duration_s
+        steps = self._steps("duration_s", span_s)
         every = 1 if dynamics.interval_s is None else self._steps("interval_s", dynamics.interval_s)
         warm = round(self.system.warmup_s / self.step_s)
         now = self._start(dynamics, rif, routing)
@@ -153,11 +155,11 @@ class FluidModel:
                 seen = now.reports.seen(lags.reports)
                 length_s = every * self.step_s
                 now.routing = dynamics.step(self.system, now.routing, seen, length_s)
-            routing, flow = now.routing, now.routing * rates[..., None]
+            recorder.keep(now.rif, now.routing)
+            flow, point = now.routing * rates[..., None], None
             if n >= warm and dynamics.is_smooth:
-                flow = self._smooth_flow(now, dynamics, rates, lags, n)
-            recorder.keep(now.rif, routing)
-            recorder.add(*self._move(now, dynamics, flow, lags, lost))
+                flow, point = self._smooth_flow(now, dynamics, rates, lags, n)
+            recorder.add(*self._move(now, dynamics, flow, point, lags, lost))
         return recorder.path(now.rif, now.routing)
 
     def _start(self, dynamics: Dynamics, rif: Tensor | None, routing: Tensor | None) -> _Now:
@@ -174,25 +176,26 @@ class FluidModel:
 
     def _smooth_flow(
         self, now: _Now, dynamics: Dynamics, rates: Tensor, lags: _Lags, n: int
-    ) -> Tensor:
-        """Moves a smooth routing on by a step; the mean flow within it."""
+    ) -> tuple[Tensor, ServicePoint]:
+        """Moves a smooth routing on by a step; the mean flow within it, and the cells at P."""
         seen = now.reports.seen(lags.reports)
         predicted = dynamics.step(self.system, now.routing, seen, self.step_s)
         flow = 0.5 * (now.routing + predicted) * rates[..., None]
         inflow = _passing(now, now.journeys.arriving(_kept(flow, lags), lags.requests))
-        rif, _ = self._heun(now, inflow)
-        report = dynamics.reports(self.system, now.curves.at(rif))
+        point = self._predicted(now, inflow)
+        report = dynamics.reports(self.system, point)
         seen_then = now.reports.seen(self._lags_at(n + 1).reports, report)
         moved = dynamics.step(self.system, now.routing, 0.5 * (seen + seen_then), self.step_s)
         flow = 0.5 * (now.routing + moved) * rates[..., None]
         now.routing = moved
-        return flow
+        return flow, point
 
     def _move(
         self,
         now: _Now,
         dynamics: Dynamics,
         flow: Tensor,
+        point: ServicePoint | None,
         lags: _Lags,
         lost: Tensor | float,
     ) -> tuple[Tensor, ...]:
@@ -200,7 +203,9 @@ class FluidModel:
         sent = _kept(flow, lags)
         arriving = now.journeys.send(sent, lags.requests)
         inflow = _passing(now, arriving)
-        rif, served = self._heun(now, inflow)
+        point = self._predicted(now, inflow) if point is None else point
+        served = 0.5 * (now.point.rate_rps + point.rate_rps)
+        rif = now.rif + self.step_s * (inflow - served)
         if lags.arrives is not None:
             lost = lost + (flow - sent).sum(dim=(1, 2))
         if now.passing is not None:
@@ -215,12 +220,9 @@ class FluidModel:
             lost + torch.zeros_like(in_cells),
         )
 
-    def _heun(self, now: _Now, inflow: Tensor) -> tuple[Tensor, Tensor]:
-        """N after a step with this inflow, and the mean rate of service within it."""
-        rate = now.point.rate_rps
-        predicted = now.rif + self.step_s * (inflow - rate)
-        served = 0.5 * (rate + now.curves.at(predicted).rate_rps)
-        return now.rif + self.step_s * (inflow - served), served
+    def _predicted(self, now: _Now, inflow: Tensor) -> ServicePoint:
+        """The cells at P."""
+        return now.curves.at(now.rif + self.step_s * (inflow - now.point.rate_rps))
 
     def _lags_at(self, n: int) -> _Lags:
         if self._spanned is None:
