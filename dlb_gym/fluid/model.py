@@ -102,6 +102,7 @@ class FluidModel:
                 check_increasing(arrays[2])
             check_feasible(*arrays)
         self.system, self.step_s = system, step_s
+        self._nothing = torch.zeros_like(system.rates_rps[:, 0])
         self._require_short_step()
         longest_s = max(_largest(system.request_delay_s), _largest(system.report_delay_s))
         spans = None if system.schedule is None else system.schedule.spans
@@ -145,7 +146,7 @@ class FluidModel:
         every = 1 if dynamics.interval_s is None else self._steps("interval_s", dynamics.interval_s)
         warm = round(self.system.warmup_s / self.step_s)
         now = self._start(dynamics, rif, routing)
-        recorder = Recorder(self.step_s, record_every)
+        recorder = Recorder(self.step_s, record_every, self.system.travel_s)
         changes = self._changes()
         for n, rates in enumerate(self._rates(steps)):
             lost = self._change(now, changes.get(n, ()))
@@ -197,7 +198,7 @@ class FluidModel:
         flow: Tensor,
         point: ServicePoint | None,
         lags: _Lags,
-        lost: Tensor | float,
+        lost: Tensor,
     ) -> tuple[Tensor, ...]:
         """One step of the cells; what `Recorder.add` takes."""
         sent = _kept(flow, lags)
@@ -210,15 +211,10 @@ class FluidModel:
             lost = lost + (flow - sent).sum(dim=(1, 2))
         if now.passing is not None:
             lost = lost + (arriving - inflow).sum(dim=1)
-        in_cells = 0.5 * (now.rif + rif).sum(dim=1)
+        means = 0.5 * (now.rif + rif), flow, served, lost
         now.rif, now.point = rif, now.curves.at(rif)
         now.reports.add(dynamics.reports(self.system, now.point))
-        return (
-            in_cells + (flow * self.system.travel_s).sum(dim=(1, 2)),
-            flow.sum(dim=(1, 2)),
-            served.sum(dim=1),
-            lost + torch.zeros_like(in_cells),
-        )
+        return means
 
     def _predicted(self, now: _Now, inflow: Tensor) -> ServicePoint:
         """The cells at P."""
@@ -264,10 +260,10 @@ class FluidModel:
             steps.setdefault(round(change.time_s / self.step_s), []).append(change)
         return steps
 
-    def _change(self, now: _Now, changes: Sequence[CellChange]) -> Tensor | float:
-        """Makes changes; what crashes lose, as a rate over the step."""
+    def _change(self, now: _Now, changes: Sequence[CellChange]) -> Tensor:
+        """Makes changes; what crashes lose, as a rate over the step, (rows,)."""
         if not changes:
-            return 0.0
+            return self._nothing
         base, current = self.system.curves, now.curves
         assert isinstance(base, SoftplusCells)
         assert isinstance(current, SoftplusCells)

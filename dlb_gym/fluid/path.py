@@ -17,21 +17,35 @@ class FluidPath(NamedTuple):
         rif: N, (records, rows, cells).
         routing: x in force, (records, rows, roots, cells).
         span_s: (records - 1,), the time between two records.
-        in_system: (records - 1, rows), mean requests in cells and on the wire. A request counts for
-            its way there and back when it is sent.
-        offered_rps: (records - 1, rows), mean rate of arrivals at roots.
-        served_rps: (records - 1, rows), mean rate of service.
-        lost_rps: (records - 1, rows), mean rate of requests that a disturbance fails.
+        mean_rif: N, (records - 1, rows, cells).
+        flow_rps: lambda_i x_ij as sent, (records - 1, rows, roots, cells).
+        served_rps: mu_j, (records - 1, rows, cells).
+        lost_rps: Rate of requests that a disturbance fails, (records - 1, rows).
+        travel_s: There and back, (rows, roots, cells): without what a latency shift adds.
     """
 
     time_s: Tensor
     rif: Tensor
     routing: Tensor
     span_s: Tensor
-    in_system: Tensor
-    offered_rps: Tensor
+    mean_rif: Tensor
+    flow_rps: Tensor
     served_rps: Tensor
     lost_rps: Tensor
+    travel_s: Tensor
+
+    @property
+    def offered_rps(self) -> Tensor:
+        """Mean rate of arrivals, (records - 1, rows)."""
+        return self.flow_rps.sum(dim=(2, 3))
+
+    @property
+    def in_system(self) -> Tensor:
+        """Mean requests in cells and on the wire, (records - 1, rows).
+
+        A request counts for its way there and back when it is sent.
+        """
+        return self.mean_rif.sum(dim=2) + (self.flow_rps * self.travel_s).sum(dim=(2, 3))
 
     def latency_s(self, since_s: float = 0.0) -> Tensor:
         """Mean end-to-end latency by Little's law, (rows,).
@@ -58,12 +72,13 @@ class Recorder:
     Args:
         step_s: Length of a step.
         every: Steps between records.
+        travel_s: See `FluidPath`.
     """
 
-    def __init__(self, step_s: float, every: int) -> None:
+    def __init__(self, step_s: float, every: int, travel_s: Tensor) -> None:
         if every < 1:
             raise ValueError(f"record_every = {every} must be at least 1")
-        self._step_s, self._every = step_s, every
+        self._step_s, self._every, self._travel_s = step_s, every, travel_s
         self._steps = 0
         self._times_s: list[float] = []
         self._states: tuple[list[Tensor], list[Tensor]] = ([], [])
@@ -76,7 +91,7 @@ class Recorder:
             self._keep(rif, routing)
 
     def add(self, *means: Tensor) -> None:
-        """Means over the step, (rows,), in the order of `FluidPath`; ends it."""
+        """Means over the step, in the order of `FluidPath`; ends it."""
         if self._steps % self._every == 0:
             self._sums.append(list(means))
             self._counts.append(1)
@@ -90,10 +105,23 @@ class Recorder:
         self._keep(rif, routing)
         like = rif.detach()
         counts = torch.tensor(self._counts, dtype=like.dtype, device=like.device)
-        means = [torch.stack(each) / counts[:, None] for each in zip(*self._sums, strict=True)]
+        mean_rif, flow_rps, served_rps, lost_rps = (
+            torch.stack(each) / counts.view(-1, *(1,) * each[0].ndim)
+            for each in zip(*self._sums, strict=True)
+        )
         times_s = torch.tensor(self._times_s, dtype=like.dtype, device=like.device)
         rifs, routings = (torch.stack(each) for each in self._states)
-        return FluidPath(times_s, rifs, routings, self._step_s * counts, *means)
+        return FluidPath(
+            times_s,
+            rifs,
+            routings,
+            self._step_s * counts,
+            mean_rif,
+            flow_rps,
+            served_rps,
+            lost_rps,
+            self._travel_s,
+        )
 
     def _keep(self, rif: Tensor, routing: Tensor) -> None:
         self._times_s.append(self._step_s * self._steps)

@@ -162,7 +162,7 @@ def projected(y: Tensor, arcs: Tensor) -> Tensor:
     sums = torch.sort(y, dim=-1, descending=True).values.cumsum(dim=-1)
     count = torch.arange(1, y.shape[-1] + 1, dtype=y.dtype, device=y.device)
     theta = ((sums - 1.0) / count).amax(dim=-1, keepdim=True)
-    return torch.where(arcs, (y - theta).clamp(min=0.0), 0.0)
+    return (y - theta.clamp(min=torch.finfo(y.dtype).min)).clamp(min=0.0)
 
 
 def tangent(x: Tensor, z: Tensor, arcs: Tensor) -> Tensor:

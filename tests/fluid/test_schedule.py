@@ -124,7 +124,7 @@ def test_a_crash_takes_what_the_servers_had() -> None:
     lost = 0.01 * path.lost_rps[400, 0].item()
     assert lost == pytest.approx(rif[400], rel=1e-12)
     assert lost == pytest.approx(0.5 * rif[399], rel=0.01)
-    total = 0.01 * (path.offered_rps - path.served_rps - path.lost_rps).sum().item()
+    total = 0.01 * (path.offered_rps - path.served_rps.sum(dim=2) - path.lost_rps).sum().item()
     assert total == pytest.approx(path.rif[-1].sum().item(), rel=1e-9)
 
 
