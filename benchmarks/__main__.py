@@ -6,12 +6,13 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from benchmarks import batching, engine, faces, mechanisms, policies, scale
+from benchmarks import batching, engine, faces, fluid, mechanisms, policies, scale
 
 BENCHMARKS: dict[str, Callable[[], int | None]] = {
     "batching": batching.main,
     "engine": engine.main,
     "faces": faces.main,
+    "fluid": fluid.main,
     "mechanisms": mechanisms.main,
     "policies": policies.main,
     "scale": scale.main,
