@@ -104,7 +104,7 @@ def require_cost(name: str) -> Cost:
     for known in COSTS:
         if name == known:
             return known
-    raise ValueError(f"cost = {name!r} is unknown; choose one of {', '.join(COSTS)}")
+    raise ValueError(f"cost = {name!r} must be one of {', '.join(COSTS)}")
 
 
 def cell_cost(point: ServicePoint, cost: Cost, servers: Array) -> Array:

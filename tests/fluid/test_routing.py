@@ -109,7 +109,7 @@ def test_a_fixed_routing_stays() -> None:
 
 @pytest.mark.parametrize("dynamics", [Flow, Disc])
 def test_an_unknown_cost_is_named(dynamics: type) -> None:
-    with pytest.raises(ValueError, match="cost = 'price' is unknown; choose one of rif, latency"):
+    with pytest.raises(ValueError, match="cost = 'price' must be one of rif, latency"):
         dynamics("price", **({"eta": 0.1} if dynamics is Flow else {}))
 
 
