@@ -131,19 +131,21 @@ class Schedule:
 
 def _require_followed(scenario: Scenario) -> None:
     demand = scenario.demand
-    remedy = "leave it out, or measure with the environment"
     for key, value in (
         ("demand.trace", demand.trace),
         ("demand.sessions", demand.sessions),
         ("autoscaler", scenario.autoscaler),
     ):
         if value is not None:
-            raise ScenarioError(f"{key} is given, and the fluid model does not follow it; {remedy}")
+            raise ScenarioError(
+                f"{key} is given, and the fluid model does not follow it; leave it out, or measure "
+                "with the environment"
+            )
     for index, disturbance in enumerate(scenario.disturbances):
         if disturbance.kind in UNFOLLOWED:
             raise ScenarioError(
                 f"disturbances.{index}.kind = {disturbance.kind!r} concerns replicas, which the "
-                f"fluid model does not have; {remedy}"
+                "fluid model does not have; leave it out, or measure with the environment"
             )
 
 

@@ -201,7 +201,7 @@ NO_ARC = torch.full((1, 1, 1), torch.nan, dtype=torch.float64)
         ),
         (
             {"rates_rps": tensor([[1.0]]).float()},
-            r"are of \['torch.float32', 'torch.float64'\]; give",
+            r"one_way_s and curves are of \['torch.float32', 'torch.float64'\]; give all of them",
         ),
         ({"rates_rps": tensor([[-1.0]])}, "rates_rps must be finite and at least 0"),
         ({"rates_rps": tensor([[float("nan")]])}, "rates_rps must be finite and at least 0"),

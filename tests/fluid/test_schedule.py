@@ -191,14 +191,17 @@ def test_reports_keep_their_age_through_windows(kind: str, ages_s: dict[float, f
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"autoscaler": {}}, "autoscaler is given, and the fluid model does not follow it; leave"),
+        (
+            {"autoscaler": {}},
+            "autoscaler is given, and the fluid model does not follow it; leave it out, or",
+        ),
         (
             {"demand": {"utilisation": 0.5, "sessions": {}}},
             "demand.sessions is given, and the fluid model does not",
         ),
         (
             {"disturbances": [{"kind": "root_crash", "roots": ["east"]}], "telemetry": {}},
-            r"disturbances.0.kind = 'root_crash' concerns replicas, which the fluid model",
+            r"disturbances.0.kind = 'root_crash' concerns replicas, which the fluid model does",
         ),
     ],
 )
