@@ -31,8 +31,10 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("snippet", blocks("README.md", "python"))
-def test_a_readme_snippet_runs_verbatim_in_a_fresh_process(snippet: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "snippet", [*blocks("README.md", "python"), *blocks("docs/fluid.md", "python")]
+)
+def test_a_snippet_runs_verbatim_in_a_fresh_process(snippet: str, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-c", snippet]
     path = {"PYTHONPATH": str(ROOT)}
     import os
