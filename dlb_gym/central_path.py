@@ -65,11 +65,20 @@ class FlowProgram(NamedTuple):
     cost: Cost
 
     @classmethod
-    def of(cls, rates_rps: Array, one_way_s: Array, curves: ServiceCurves, cost: Cost) -> Self:
+    def of(
+        cls,
+        rates_rps: Array,
+        one_way_s: Array,
+        curves: ServiceCurves,
+        cost: Cost,
+        arc_cost: Array | None = None,
+    ) -> Self:
         """With rates (roots,) and NaN in `one_way_s` where there is no arc."""
         arcs = ~np.isnan(one_way_s)
         round_trip_s = np.where(arcs, 2.0 * one_way_s, 0.0)
-        network = np.where(arcs, 0.0 if cost == "rif" else round_trip_s, np.inf)
+        if arc_cost is None:
+            arc_cost = np.zeros_like(round_trip_s) if cost == "rif" else round_trip_s
+        network = np.where(arcs, arc_cost, np.inf)
         capacity_rps = np.asarray(curves.capacity_rps, dtype=np.float64)
         return cls(rates_rps[:, None], arcs, network, round_trip_s, curves, capacity_rps, cost)
 

@@ -96,7 +96,11 @@ class PriceOfAnarchy(NamedTuple):
 
 
 def equilibrium_of(
-    rates_rps: Array, one_way_s: Array, curves: ServiceCurves, cost: Cost
+    rates_rps: Array,
+    one_way_s: Array,
+    curves: ServiceCurves,
+    cost: Cost,
+    arc_cost: Array | None = None,
 ) -> Equilibrium:
     """Solves (5) and (6).
 
@@ -105,6 +109,7 @@ def equilibrium_of(
         one_way_s: tau, (roots, cells), NaN where there is no arc; every root has one.
         curves: Of the cells, parameters (cells,), rates that increase for ever.
         cost: f_j.
+        arc_cost: g_ij, (roots, cells), in the cost's unit; None: 2 tau, or 0 for the rif cost.
 
     Raises:
         InfeasibleError: The demand cannot be served; names the roots and cells of the cut.
@@ -113,9 +118,9 @@ def equilibrium_of(
     """
     require_cost(cost)
     check_increasing(curves)
-    program, busy, flow = _feasible(rates_rps, one_way_s, curves, cost)
+    program, busy, flow = _feasible(rates_rps, one_way_s, curves, cost, arc_cost)
     flow = worst = followed(program, flow)
-    if cost == "rif":
+    if cost == "rif" and arc_cost is None:
         flow, worst = (_extreme(program, flow, sign) for sign in (1.0, -1.0))
     residual = max(program.residual(flow), program.residual(worst))
     if not residual <= RESIDUAL:
@@ -123,7 +128,7 @@ def equilibrium_of(
             f"the equilibrium was missed: its residual is {residual:.3g} and at most {RESIDUAL:g} "
             "is accepted; report this with the rates, latencies and curves"
         )
-    everywhere = FlowProgram.of(rates_rps, one_way_s, curves, cost)
+    everywhere = FlowProgram.of(rates_rps, one_way_s, curves, cost, arc_cost)
     costs = everywhere.network + program.cell_costs(flow)
     routing = evenly(costs)
     routing[busy] = flow / program.rates_rps
@@ -162,12 +167,17 @@ def price_of_anarchy(
 
 
 def _feasible(
-    rates_rps: Array, one_way_s: Array, curves: ServiceCurves, cost: Cost
+    rates_rps: Array,
+    one_way_s: Array,
+    curves: ServiceCurves,
+    cost: Cost,
+    arc_cost: Array | None = None,
 ) -> tuple[FlowProgram, NDArray[np.bool_], Array]:
     """The program of the roots with arrivals, which these are, and flows that it can serve."""
     _check(rates_rps, one_way_s, curves)
     busy = rates_rps > SILENT * rates_rps.max()
-    program = FlowProgram.of(rates_rps[busy], one_way_s[busy], curves, cost)
+    own_cost = None if arc_cost is None else arc_cost[busy]
+    program = FlowProgram.of(rates_rps[busy], one_way_s[busy], curves, cost, own_cost)
     flow, prices = _widest(program)
     if (flow.sum(axis=0) >= FULLEST * program.capacity_rps).any():
         routing = evenly(np.where(np.isnan(one_way_s), np.inf, one_way_s))

@@ -125,6 +125,31 @@ def test_two_cells_balance_where_bisection_says(cost: Cost) -> None:
     assert found.least_cost == pytest.approx([costs(z)[0]], rel=1e-10)
 
 
+@pytest.mark.parametrize("cost", COSTS)
+def test_any_costs_of_arcs_can_take_the_networks_place(cost: Cost) -> None:
+    """M = 10, K = 4 twice: the second cell is as far, and costs 0.4 of the cost's unit more."""
+
+    def excess(z: float) -> float:
+        near, far = (n * 4.0 / (10.0 - n) for n in (z, 9.0 - z))
+        costs = {
+            "rif": (near, far),
+            "latency": ((near + 4) / 10, (far + 4) / 10),
+            "gradient": ((near + 4) ** 2 / 40, (far + 4) ** 2 / 40),
+        }[cost]
+        return costs[0] - costs[1] - 0.4
+
+    z = optimize.brentq(excess, 0.0, 9.0, xtol=1e-15, rtol=1e-14)
+    assert 4.51 < z < 8.0
+    found = equilibrium_of(
+        np.array([9.0]),
+        network([0.3, 0.3]),
+        hyperbolic([10.0, 10.0], [4.0, 4.0], [1.0, 1.0]),
+        cost,
+        np.array([[0.1, 0.5]]),
+    )
+    assert found.routing[0, 0] == pytest.approx(z / 9.0, rel=1e-10)
+
+
 def test_equal_cells_at_equal_distance_share_by_servers() -> None:
     for cost in COSTS:
         found = equilibrium_of(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from dlb_gym.equilibrium import equilibrium_of
 from dlb_gym.fluid.model import FluidModel
+from dlb_gym.fluid.system import to_numpy
 from dlb_gym.service_curves import Cost
 
 Tensor = torch.Tensor
@@ -49,7 +51,10 @@ def equilibrium(model: FluidModel, cost: Cost) -> FluidEquilibrium:
     )
     for row in range(shape[0]):
         roots, cells, arrays = system.row(row)
-        own = equilibrium_of(*arrays, cost)
+        terms = None
+        if system.arc_cost is not None:
+            terms = to_numpy(system.arc_cost[row])[np.ix_(roots, cells)]
+        own = equilibrium_of(*arrays, cost, terms)
         found.routing[row, roots[:, None], cells] = torch.from_numpy(own.routing)
         found.rif[row, cells] = torch.from_numpy(own.rif)
         found.least_cost[row, roots] = torch.from_numpy(own.least_cost)

@@ -147,7 +147,7 @@ class Disc:
 
 def route_cost(cost: Cost, system: FluidSystem, cells: Tensor) -> Tensor:
     """c_ij = f_j + g_ij, (rows, roots, cells), from f_j as roots see it."""
-    return cells if cost == "rif" else cells + system.round_trip_s
+    return cells + system.network(cost)
 
 
 def projected(y: Tensor, arcs: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from dlb_gym.latency_model import LatencyModel
 from dlb_gym.rates import one_way_s, root_rates_rps
 from dlb_gym.scenario import Scenario
 from dlb_gym.scenario_curves import service_curves_of
-from dlb_gym.service_curves import ServiceCurves, SoftplusCells
+from dlb_gym.service_curves import Cost, ServiceCurves, SoftplusCells
 
 Tensor = torch.Tensor
 Array = NDArray[np.float64]
@@ -38,7 +38,9 @@ class FluidSystem:
         request_delay_s: From the arrival at the root to that at the cell, of that shape.
         report_delay_s: Age of the state that the root sees, of that shape.
         curves: mu_j, parameters (rows, cells).
-        warmup_s: (rows,), how long the split by capacity stays in force before a policy decides.
+        arc_cost: g_ij, (rows, roots, cells), of every cost; None: the paper's, 2 tau_ij for the
+            latency and gradient costs and 0 for rif.
+        warmup_s: How long the split by capacity stays in force before a policy decides.
         duration_s: Of the longest scenario; None for arrays.
         schedule: What changes; None if nothing does.
     """
@@ -48,18 +50,26 @@ class FluidSystem:
     request_delay_s: Tensor
     report_delay_s: Tensor
     curves: ServiceCurves
+    arc_cost: Tensor | None = None
     warmup_s: float = 0.0
     duration_s: float | None = None
     schedule: Schedule | None = None
 
     @classmethod
-    def from_arrays(cls, rates_rps: Tensor, one_way_s: Tensor, curves: ServiceCurves) -> Self:
+    def from_arrays(
+        cls,
+        rates_rps: Tensor,
+        one_way_s: Tensor,
+        curves: ServiceCurves,
+        arc_cost: Tensor | None = None,
+    ) -> Self:
         """A batch that never changes.
 
         Args:
             rates_rps: (rows, roots).
             one_way_s: (rows, roots, cells), NaN where there is no arc.
             curves: Of torch, parameters (rows, cells).
+            arc_cost: (rows, roots, cells), finite where there is an arc; None: the paper's.
 
         Raises:
             ValueError: Shapes disagree, or a number is out of range.
@@ -86,7 +96,9 @@ class FluidSystem:
             raise ValueError(
                 f"root {root} of row {row} has arrivals and no arc; give it a finite one_way_s"
             )
-        return cls(rates_rps, one_way_s, one_way_s, one_way_s, curves)
+        if arc_cost is not None and not bool(torch.isfinite(arc_cost[~one_way_s.isnan()]).all()):
+            raise ValueError("arc_cost must be finite on every arc; give what each one costs")
+        return cls(rates_rps, one_way_s, one_way_s, one_way_s, curves, arc_cost)
 
     @classmethod
     def from_scenarios(
@@ -140,9 +152,9 @@ class FluidSystem:
             tensor(request_s),
             tensor(tau_s + 0.5 * probe_s[:, None, None]),
             SoftplusCells(servers, model).mapped(tensor, torch),
-            scenarios[0].warmup_s,
-            max(each.warmup_s + each.settle_s + each.horizon_s for each in scenarios),
-            Schedule(scenarios, (rows, roots, cells), request_s, seed, episode),
+            warmup_s=scenarios[0].warmup_s,
+            duration_s=max(each.warmup_s + each.settle_s + each.horizon_s for each in scenarios),
+            schedule=Schedule(scenarios, (rows, roots, cells), request_s, seed, episode),
         )
 
     @cached_property
@@ -154,6 +166,12 @@ class FluidSystem:
     def round_trip_s(self) -> Tensor:
         """2 tau_ij, 0 where there is no arc."""
         return 2.0 * torch.nan_to_num(self.one_way_s)
+
+    def network(self, cost: Cost) -> Tensor:
+        """g_ij of a cost, (rows, roots, cells), finite everywhere."""
+        if self.arc_cost is not None:
+            return torch.where(self.arcs, self.arc_cost, 0.0)
+        return torch.zeros_like(self.round_trip_s) if cost == "rif" else self.round_trip_s
 
     @cached_property
     def travel_s(self) -> Tensor:

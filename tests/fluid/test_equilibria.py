@@ -67,6 +67,20 @@ def test_an_equilibrium_is_where_flow_stays(cost: Cost) -> None:
         assert path.routing[-1].numpy() == pytest.approx(rest.routing.numpy(), abs=1e-7)
 
 
+@pytest.mark.parametrize("cost", COSTS)
+def test_any_costs_of_arcs_move_flow_to_their_equilibrium(cost: Cost) -> None:
+    """Of the cost's own scale, unrelated to delays."""
+    network = random_network(4, 2, 3, half=2.0)
+    terms = tensor(np.random.default_rng(1).uniform(0.0, 0.5, (1, 2, 3)))
+    system = FluidSystem.from_arrays(network.rates_rps, network.one_way_s, network.curves, terms)
+    model = FluidModel(system, 0.05)
+    rest = equilibrium(model, cost)
+    assert (rest.rif - equilibrium(FluidModel(network), cost).rif).abs().max() > 0.01
+    path = model.run(Flow(cost, 2 * ETA[cost]), 1.0, rif=rest.rif, routing=rest.routing)
+    assert path.rif[-1].numpy() == pytest.approx(rest.rif.numpy(), rel=1e-8)
+    assert path.routing[-1].numpy() == pytest.approx(rest.routing.numpy(), abs=1e-7)
+
+
 def test_where_flow_stays_is_an_equilibrium() -> None:
     """The tangent velocity is 0 where (6) holds, and nowhere else: here a used arc costs more."""
     model = FluidModel(random_network(7))

@@ -207,6 +207,7 @@ NO_ARC = torch.full((1, 1, 1), torch.nan, dtype=torch.float64)
         ({"rates_rps": tensor([[float("nan")]])}, "rates_rps must be finite and at least 0"),
         ({"one_way_s": tensor([[[-0.1]]])}, "one_way_s must be at least 0 and finite, or NaN"),
         ({"one_way_s": tensor([[[float("inf")]]])}, "one_way_s must be at least 0 and finite"),
+        ({"arc_cost": NO_ARC}, "arc_cost must be finite on every arc; give what each one costs"),
         ({"one_way_s": NO_ARC}, "root 0 of row 0 has arrivals and no arc; give it a finite"),
     ],
 )
