@@ -7,6 +7,7 @@ from tests.mutants import (
     of_demand,
     of_engine,
     of_equilibrium,
+    of_fluid,
     of_inputs,
     of_judging,
     of_laws,
@@ -32,4 +33,5 @@ MUTANTS = (
     *of_policies.MUTANTS,
     *of_laws.MUTANTS,
     *of_equilibrium.MUTANTS,
+    *of_fluid.MUTANTS,
 )
