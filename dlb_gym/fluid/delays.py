@@ -16,6 +16,9 @@ from dlb_gym.fluid.schedule import Spans
 
 Tensor = torch.Tensor
 
+ROUNDING = 1e-9
+"""Steps by which a delay may miss a whole number of them through rounding alone."""
+
 
 class Lag:
     """Delays of arcs on the grid, and where in the buffers they point.
@@ -36,10 +39,6 @@ class Lag:
         self.later = self.due + size
         self.late = ((longest + 1 - self.whole) * size + place).reshape(-1)
         self.older = self.late - size
-
-
-ROUNDING = 1e-9
-"""Steps by which a delay may miss a whole number of them through rounding alone."""
 
 
 class Spanned:
