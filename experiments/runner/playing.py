@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from baselines import registry
+from dlb_gym.engine import layout
 from dlb_gym.episodes import FixedScenarios
 from dlb_gym.evaluation import rollout
 from dlb_gym.runs import FIRST_HELD_OUT_SEED, MAX_BATCH, Run, require_playable, seeded
 from dlb_gym.scenario import Scenario
+from dlb_gym.simulator import Simulator
 from dlb_gym.task import Task
+from dlb_gym.views import View
 from experiments.runner.measurement import Measurement, Row
+
+Routing = NDArray[np.float64]
 
 
 def evaluated(
@@ -84,6 +92,42 @@ def played(
             each(task)
         observation, ended = step.observation, bool(step.truncated.all())
     return task
+
+
+def simulated(
+    scenario: Scenario,
+    seeds: Sequence[int],
+    routing: Routing,
+    each: Callable[[Simulator], None],
+    decide: Callable[[View, Routing], Routing] | None = None,
+) -> Simulator:
+    """Moves systems from empty ones at clock 0 to the horizon, without the task around them.
+
+    For comparisons with theory: nothing warms up under another routing, and what roots see is
+    exact, where an observation ends (at 1,000 requests a server). Requests are dispatched at
+    random.
+
+    Args:
+        scenario: The same for every row.
+        seeds: One for every row.
+        routing: At first, (roots, cells).
+        each: Called after every control interval.
+        decide: The next routing (n, roots, cells) from what roots see and the last one; None: it
+            stays.
+    """
+    rows = len(seeds)
+    simulator = Simulator(rows, len(scenario.roots), len(scenario.cells))
+    for r, seed in enumerate(seeds):
+        simulator.reset_row(r, scenario, seed, 0)
+    routing = np.broadcast_to(routing, simulator.admissible.shape)
+    spans_s = scenario.warmup_s, scenario.settle_s, scenario.horizon_s
+    for step in range(sum(map(scenario.intervals, spans_s))):
+        if decide is not None:
+            routing = decide(simulator.view(), routing)
+        simulator.set_routing(routing, np.full(rows, layout.SAMPLE))
+        simulator.advance(np.full(rows, step + 1))
+        each(simulator)
+    return simulator
 
 
 def _run(policy: str, scenario: Scenario, seed: int, keywords: Mapping[str, Any] | None) -> Run:
