@@ -370,4 +370,39 @@ MUTANTS = (
         "the last server is drawn too rarely",
         jit=True,
     ),
+    Mutant(
+        "fluid-without-ways-by-law",
+        "dlb_gym/fluid/model.py",
+        "_Lags(self._lag(system.request_delay_s), ",
+        "_Lags(self._lag(0.0 * system.request_delay_s), ",
+        (
+            "tests/laws/test_fluid_limit.py::test_the_mean_path_of_many_pooled_slots_is_the_fluids[fixed]",
+            "tests/laws/test_fluid_limit.py::test_the_mean_path_of_many_pooled_slots_is_the_fluids[flow]",
+        ),
+        "the fluid's requests are at once where they are sent",
+        jit=True,
+    ),
+    Mutant(
+        "fluid-with-fresh-reports-by-law",
+        "dlb_gym/fluid/model.py",
+        "self._lag(system.report_delay_s))",
+        "self._lag(0.0 * system.report_delay_s))",
+        (
+            "tests/laws/test_fluid_limit.py::test_the_mean_path_of_many_pooled_slots_is_the_fluids[flow]",
+        ),
+        "the fluid's roots see cells as they are",
+        jit=True,
+    ),
+    Mutant(
+        "idle-slots-serve-by-law",
+        "dlb_gym/textbook_curves.py",
+        "return self.xp.minimum(self.rif, self.slots) / self.service_s",
+        "return self.slots / self.service_s * (1.0 - self.xp.exp(-self.rif / self.slots))",
+        (
+            "tests/laws/test_fluid_limit.py::test_the_mean_path_of_many_pooled_slots_is_the_fluids[fixed]",
+            "tests/laws/test_fluid_limit.py::test_while_slots_are_free_requests_in_flight_are_poisson",
+        ),
+        "pooled slots work at less than min(N, c) / S",
+        jit=True,
+    ),
 )
