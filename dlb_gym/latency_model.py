@@ -68,16 +68,6 @@ class LatencyModel:
     smoothing: Array
     xp: Any = np
 
-    @cached_property
-    def bend(self) -> Array:
-        """Beta s, the latency that the softplus adds at the knee over log 2."""
-        return self.beta * self.smoothing
-
-    @cached_property
-    def corner(self) -> Array:
-        """Beta n0: alpha less it is what is left of the headroom."""
-        return self.beta * self.knee
-
     def constrained(self, rho_max: float = RHO_MAX) -> Self:
         """The same model with its knee lowered to where beta n0 <= rho_max alpha."""
         knee = self.xp.minimum(self.knee, rho_max * self.alpha / self.beta)
@@ -142,7 +132,7 @@ class OperatingPoint:
         """l(n), time."""
         xp, model = self.model.xp, self.model
         positive = xp.where(self._u > 0, self._u, xp.zeros_like(self._u))
-        return model.alpha + model.bend * (self._tail + positive)
+        return model.alpha + model.beta * model.smoothing * (self._tail + positive)
 
     @property
     def latency_slope(self) -> Array:
@@ -160,7 +150,8 @@ class OperatingPoint:
         """H(n), time; falls from l(0) to alpha - beta n0."""
         model = self.model
         entropy = self._tail + self._size * self._sides[1]
-        return model.alpha - model.corner * self._logistic + model.bend * entropy
+        bend = model.beta * model.smoothing
+        return model.alpha - model.beta * model.knee * self._logistic + bend * entropy
 
     @property
     def rate(self) -> Array:

@@ -121,7 +121,8 @@ class _PooledPoint:
 
     @property
     def marginal_s(self) -> Array:
-        return 1.0 / self.rate_slope
+        endless = self.xp.zeros_like(self.rif + self.slots) + float("inf")
+        return self.xp.where(self.rif < self.slots, self.service_s, endless)
 
     @property
     def marginal_slope(self) -> Array:

@@ -21,12 +21,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from dlb_gym.fluid.system import FluidSystem
+from dlb_gym.messages import shown
 from dlb_gym.service_curves import Cost, ServicePoint, cell_cost, require_cost
 
 Tensor = torch.Tensor
+
+COST_MAX = 1e12
+"""Cost of a cell that nobody should send to: finite, so that what is seen of it can be averaged."""
 
 
 class Dynamics(Protocol):
@@ -73,7 +79,17 @@ class Fixed:
 
     def step(self, system: FluidSystem, routing: Tensor, seen: Tensor, duration_s: float) -> Tensor:
         """The same."""
-        return self.routing.expand(system.one_way_s.shape)
+        return self.matrix(system)
+
+    def matrix(self, system: FluidSystem) -> Tensor:
+        """The routing of every row.
+
+        Raises:
+            ValueError: Its shape is not that of the system, or a share is not finite.
+        """
+        shape = tuple(system.one_way_s.shape)
+        given = torch.as_tensor(self.routing)
+        return system.given("routing", given, shape[-given.ndim :]).expand(shape)
 
 
 @dataclass(frozen=True)
@@ -82,19 +98,22 @@ class Flow:
 
     Attributes:
         cost: `rif`, `latency` or `gradient`.
-        eta: Step size, a number or (rows, roots), 1/s over the unit of the cost.
+        eta: Step size, a number, (roots,) or (rows, roots), 1/s over the unit of the cost.
         interval_s: Length h of a step; None for the limit.
 
     Raises:
-        ValueError: The cost is unknown.
+        ValueError: The cost is unknown, or a step size is not finite and above 0.
     """
 
     cost: Cost
-    eta: Tensor | float
+    eta: Tensor | NDArray[np.float64] | float
     interval_s: float | None = None
 
     def __post_init__(self) -> None:
         require_cost(self.cost)
+        eta = torch.as_tensor(self.eta).detach()
+        if not bool((torch.isfinite(eta) & (eta > 0.0)).all()):
+            raise ValueError(f"eta = {shown(self.eta)} must be finite and above 0")
 
     @property
     def is_smooth(self) -> bool:
@@ -103,14 +122,23 @@ class Flow:
 
     def reports(self, system: FluidSystem, point: ServicePoint) -> Tensor:
         """f_j(N_j)."""
-        cost: Tensor = cell_cost(point, self.cost, system.curves.servers)
-        return cost[..., None]
+        return _told(self.cost, system, point)
 
     def step(self, system: FluidSystem, routing: Tensor, seen: Tensor, duration_s: float) -> Tensor:
         """Proj(x - h eta c)."""
         costs = route_cost(self.cost, system, seen[..., 0])
-        eta = self.eta[..., None] if isinstance(self.eta, Tensor) and self.eta.ndim else self.eta
-        return projected(routing - duration_s * eta * costs, system.arcs)
+        return projected(routing - duration_s * self._eta(routing) * costs, system.arcs)
+
+    def _eta(self, routing: Tensor) -> Tensor:
+        """(rows or 1, roots or 1, 1)."""
+        eta = torch.as_tensor(self.eta, dtype=routing.dtype, device=routing.device)
+        rows, roots, _ = routing.shape
+        if tuple(eta.shape) not in ((), (roots,), (rows, roots), (rows, 1)):
+            raise ValueError(
+                f"eta has shape {tuple(eta.shape)}; give a number, one for each root ({roots},), "
+                f"or ({rows}, {roots})"
+            )
+        return eta[..., None]
 
 
 @dataclass(frozen=True)
@@ -134,8 +162,7 @@ class Disc:
 
     def reports(self, system: FluidSystem, point: ServicePoint) -> Tensor:
         """f_j(N_j)."""
-        cost: Tensor = cell_cost(point, self.cost, system.curves.servers)
-        return cost[..., None]
+        return _told(self.cost, system, point)
 
     def step(self, system: FluidSystem, routing: Tensor, seen: Tensor, duration_s: float) -> Tensor:
         """e_j*."""
@@ -143,6 +170,18 @@ class Disc:
         costs = torch.where(system.arcs, costs, torch.inf)
         least = (costs == costs.amin(dim=-1, keepdim=True)) & system.arcs
         return least / least.sum(dim=-1, keepdim=True).clamp(min=1)
+
+
+def _told(cost: Cost, system: FluidSystem, point: ServicePoint) -> Tensor:
+    """f_j(N_j) as cells report it, (rows, cells, 1), at most `COST_MAX`.
+
+    Where more requests slow a cell down, or change nothing, one more has no price that would be
+    low enough: 1 / mu' <= 0 or infinite counts as `COST_MAX`.
+    """
+    told: Tensor = cell_cost(point, cost, system.curves.servers)
+    if cost == "gradient":
+        told = torch.where(told > 0.0, told, COST_MAX)
+    return told.clamp(max=COST_MAX)[..., None]
 
 
 def route_cost(cost: Cost, system: FluidSystem, cells: Tensor) -> Tensor:
@@ -159,10 +198,12 @@ def projected(y: Tensor, arcs: Tensor) -> Tensor:
         theta = max_k (y_(1) + ... + y_(k) - 1) / k,   y_(1) >= y_(2) >= ...
     """
     y = torch.where(arcs, y, -torch.inf)
+    lowest = torch.finfo(y.dtype).min
+    y = y - y.amax(dim=-1, keepdim=True).clamp(min=lowest)  # a constant moves nothing
     sums = torch.sort(y, dim=-1, descending=True).values.cumsum(dim=-1)
     count = torch.arange(1, y.shape[-1] + 1, dtype=y.dtype, device=y.device)
     theta = ((sums - 1.0) / count).amax(dim=-1, keepdim=True)
-    return (y - theta.clamp(min=torch.finfo(y.dtype).min)).clamp(min=0.0)
+    return (y - theta.clamp(min=lowest)).clamp(min=0.0)
 
 
 def tangent(x: Tensor, z: Tensor, arcs: Tensor) -> Tensor:

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from dlb_gym.demand_profile import RelativeRate, relative_rates
 from dlb_gym.disturbances import Disturbances, Window, resolve
-from dlb_gym.rates import root_rates_rps
 from dlb_gym.scenario import Scenario
 from dlb_gym.scenario_source import ScenarioError
 
@@ -109,24 +108,27 @@ class Schedule:
         self.spans = _spans(resolved, shape, delay_s)
         self._shape = shape
         self._profiles = [relative_rates(scenario) for scenario in scenarios]
-        self._rates_rps = [root_rates_rps(scenario) for scenario in scenarios]
         self._bursts = [each.bursts for each in resolved]
         self.steady_rates = all(
             scenario.demand.profile == type(scenario.demand.profile)() for scenario in scenarios
         ) and not any(self._bursts)
 
-    def mean_rates_rps(self, edges_s: Array) -> Array:
-        """Each root's mean rate between edges, (edges - 1, rows, roots)."""
+    def mean_rates(self, edges_s: Array) -> tuple[Array, Array]:
+        """Each root's rate between edges, over its mean rate; and what bursts add, 1/s.
+
+        Returns:
+            Two arrays (edges - 1, rows, roots).
+        """
         rows, roots, _ = self._shape
-        requests = np.zeros((len(edges_s) - 1, rows, roots))
+        relative, extra = (np.zeros((len(edges_s) - 1, rows, roots)) for _ in range(2))
         for row, profiles in enumerate(self._profiles):
             for root, profile in enumerate(profiles):
-                mean_rps = self._rates_rps[row][root]
-                requests[:, row, root] = mean_rps * _increments_s(profile, edges_s)
+                relative[:, row, root] = _increments_s(profile, edges_s)
             for burst in self._bursts[row]:
                 within_s = np.clip(edges_s, burst.start_s, burst.end_s)
-                requests[:, row, burst.root] += burst.extra_rps * np.diff(within_s)
-        return requests / np.diff(edges_s)[:, None, None]
+                extra[:, row, burst.root] += burst.extra_rps * np.diff(within_s)
+        span_s = np.diff(edges_s)[:, None, None]
+        return relative / span_s, extra / span_s
 
 
 def _require_followed(scenario: Scenario) -> None:

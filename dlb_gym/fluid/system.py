@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dlb_gym.fluid.inputs import check_arrays, require_float, scenarios_in, tensor_like
 from dlb_gym.fluid.schedule import Schedule
 from dlb_gym.latency_model import LatencyModel
 from dlb_gym.rates import one_way_s, root_rates_rps
@@ -41,7 +42,7 @@ class FluidSystem:
         arc_cost: g_ij, (rows, roots, cells), of every cost; None: the paper's, 2 tau_ij for the
             latency and gradient costs and 0 for rif.
         warmup_s: How long the split by capacity stays in force before a policy decides.
-        duration_s: Of the longest scenario; None for arrays.
+        duration_s: Of the longest scenario, to whose end all rows go on; None for arrays.
         schedule: What changes; None if nothing does.
     """
 
@@ -74,30 +75,7 @@ class FluidSystem:
         Raises:
             ValueError: Shapes disagree, or a number is out of range.
         """
-        rows, roots = rates_rps.shape
-        cells = curves.servers.shape[-1]
-        if tuple(one_way_s.shape) != (rows, roots, cells):
-            raise ValueError(
-                f"one_way_s has shape {tuple(one_way_s.shape)} and must have (rows, roots, cells) "
-                f"= {(rows, roots, cells)}: rates_rps gives rows and roots, curves the cells"
-            )
-        kinds = {rates_rps.dtype, one_way_s.dtype, curves.servers.dtype}
-        if len(kinds) > 1 or not rates_rps.is_floating_point():
-            raise ValueError(
-                f"rates_rps, one_way_s and curves are of {sorted(map(str, kinds))}; give all of "
-                "them as one floating type, torch.float64 on a CPU"
-            )
-        if not bool((torch.isfinite(rates_rps) & (rates_rps >= 0.0)).all()):
-            raise ValueError("rates_rps must be finite and at least 0, requests per second")
-        if bool((one_way_s < 0.0).any() | torch.isinf(one_way_s).any()):
-            raise ValueError("one_way_s must be at least 0 and finite, or NaN where no arc is")
-        sends = (rates_rps > 0.0) & torch.isnan(one_way_s).all(dim=-1)
-        for row, root in torch.nonzero(sends)[:1].tolist():
-            raise ValueError(
-                f"root {root} of row {row} has arrivals and no arc; give it a finite one_way_s"
-            )
-        if arc_cost is not None and not bool(torch.isfinite(arc_cost[~one_way_s.isnan()]).all()):
-            raise ValueError("arc_cost must be finite on every arc; give what each one costs")
+        check_arrays(rates_rps, one_way_s, curves, arc_cost)
         return cls(rates_rps, one_way_s, one_way_s, one_way_s, curves, arc_cost)
 
     @classmethod
@@ -112,15 +90,17 @@ class FluidSystem:
         """A row for every scenario; row r has seed + r, as in the environment.
 
         Raises:
-            ScenarioError: A scenario has what a fluid does not follow (`fluid.schedule`), or rows
-                differ in the length of warm-up.
+            ScenarioError: A scenario has what a fluid does not follow (`fluid.schedule`).
             TraceError: A trace cannot be used.
+            ValueError: There is no scenario, they differ in warm-up, or the type is not floating.
         """
+        require_float(dtype)
+        scenarios = scenarios_in(scenarios)
         warmups_s = {scenario.warmup_s for scenario in scenarios}
-        if len(warmups_s) != 1:
+        if len(warmups_s) > 1:
             raise ValueError(
                 f"scenarios of one batch need one warmup_s, and there are {len(warmups_s)}: "
-                f"{sorted(warmups_s)}; give one or more scenarios of the same"
+                f"{sorted(warmups_s)}; change them or make a batch of each"
             )
         rows, roots = len(scenarios), max(len(each.roots) for each in scenarios)
         cells = max(len(each.cells) for each in scenarios)
@@ -177,6 +157,14 @@ class FluidSystem:
     def travel_s(self) -> Tensor:
         """There and back again, 0 where there is no arc."""
         return torch.nan_to_num(self.request_delay_s + self.one_way_s)
+
+    def given(self, key: str, value: object, shape: tuple[int, ...]) -> Tensor:
+        """Numbers that a user gives, as a tensor of the system's kind.
+
+        Raises:
+            ValueError: They have another shape, or one is not finite.
+        """
+        return tensor_like(key, value, shape, self.rates_rps)
 
     def capacity_split(self) -> Tensor:
         """x_ij in proportion to the capacity of the cells that a root reaches."""

@@ -10,7 +10,7 @@ MUTANTS = (
     Mutant(
         "rif-pays-for-the-network",
         "dlb_gym/central_path.py",
-        '0.0 if cost == "rif" else round_trip_s',
+        'np.zeros_like(round_trip_s) if cost == "rif" else round_trip_s',
         "round_trip_s",
         (f"{TESTS}test_two_cells_balance_where_bisection_says",),
         "the rif cost has the network's part, too",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 FOLDER = "dlb_gym/fluid/"
-DELAYS, MODEL, ROUTING = f"{FOLDER}delays.py", f"{FOLDER}model.py", f"{FOLDER}routing.py"
+DELAYS, MOTION, ROUTING = f"{FOLDER}delays.py", f"{FOLDER}motion.py", f"{FOLDER}routing.py"
 SCHEDULE, CONVERGENCE = f"{FOLDER}schedule.py", f"{FOLDER}convergence.py"
 OF_DELAYS = "tests/fluid/test_delays.py::test_"
 OF_MODEL = "tests/fluid/test_model.py::test_"
@@ -33,17 +33,17 @@ MUTANTS = (
     ),
     Mutant(
         "fluid-of-first-order",
-        MODEL,
-        "served = 0.5 * (now.point.rate_rps + point.rate_rps)",
-        "served = now.point.rate_rps",
+        MOTION,
+        "served = 0.5 * (self._point.rate_rps + point.rate_rps)",
+        "served = self._point.rate_rps",
         SOLVER,
         "Euler's method in place of Heun's",
     ),
     Mutant(
         "fluid-routing-of-first-order",
-        MODEL,
-        "0.5 * (seen + seen_then), self.step_s)",
-        "seen, self.step_s)",
+        MOTION,
+        "middle = 0.5 * (seen + seen_then)",
+        "middle = seen",
         SOLVER,
         "routing looks at the start of a step alone",
     ),
@@ -81,9 +81,9 @@ MUTANTS = (
     ),
     Mutant(
         "fluid-crash-loses-nothing",
-        MODEL,
-        "now.rif, now.passing = kept * now.rif, passing",
-        "now.passing = passing",
+        MOTION,
+        "self.rif, self._passing = kept * self.rif, passing",
+        "self._passing = passing",
         (f"{OF_SCHEDULE}a_crash_takes_what_the_servers_had",),
         "crashed servers go on with what they had",
     ),

@@ -90,8 +90,8 @@ MUTANTS = (
     Mutant(
         "headroom-of-another-curve",
         LATENCY,
-        "model.alpha - model.corner * self._logistic",
-        "model.alpha + model.corner * self._logistic",
+        "model.alpha - model.beta * model.knee * self._logistic",
+        "model.alpha + model.beta * model.knee * self._logistic",
         (f"{OF_LATENCY}at_the_knee_the_numbers_are_those_of_a_hand_computation",),
         "the marginal latency is no derivative",
     ),
