@@ -102,9 +102,13 @@ class OperatingPoint:
         return (self.n - self.model.knee) / self.model.smoothing
 
     @cached_property
+    def _beyond(self) -> Array:
+        return self._u > 0
+
+    @cached_property
     def _size(self) -> Array:
         """|u|."""
-        return self.model.xp.where(self._u > 0, self._u, -self._u)
+        return self.model.xp.where(self._beyond, self._u, -self._u)
 
     @cached_property
     def _decay(self) -> Array:
@@ -125,13 +129,13 @@ class OperatingPoint:
     @cached_property
     def _logistic(self) -> Array:
         """The logistic function at u."""
-        return self.model.xp.where(self._u > 0, *self._sides)
+        return self.model.xp.where(self._beyond, *self._sides)
 
     @cached_property
     def latency(self) -> Array:
         """l(n), time."""
         xp, model = self.model.xp, self.model
-        positive = xp.where(self._u > 0, self._u, xp.zeros_like(self._u))
+        positive = xp.where(self._beyond, self._u, xp.zeros_like(self._u))
         return model.alpha + model.beta * model.smoothing * (self._tail + positive)
 
     @property

@@ -5,7 +5,8 @@ the steps n + m and n + m + 1, as 1 - w to w: exact where the flow is constant w
 nothing is lost on the way, and of second order where it is smooth. What a root sees at step n is
 interpolated between the reports of the steps n - m and n - m - 1.
 
-Both write new tensors and change none, so gradients pass, also those by the delays themselves.
+Gradients pass, also those by the delays themselves: where one is asked for, tensors are made anew.
+Otherwise they are changed, in a window that slides along a page.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from dlb_gym.fluid.schedule import Spans
 
 Tensor = torch.Tensor
 
+AHEAD = 256
+"""Steps for which a page has room."""
 ROUNDING = 1e-9
 """Steps by which a delay may miss a whole number of them through rounding alone."""
 
@@ -77,7 +80,20 @@ class Journeys:
     """
 
     def __init__(self, longest: int, like: Tensor) -> None:
-        self._due = like.new_zeros((longest + 2, *like.shape))
+        self._length = longest + 2
+        self._page = like.new_zeros((self._length, *like.shape))
+        self._start = 0
+
+    @property
+    def _due(self) -> Tensor:
+        """What arrives in this step and in the next ones."""
+        return self._page[self._start : self._start + self._length]
+
+    def fill(self, flow: Tensor, lag: Lag) -> None:
+        """What is on its way if `flow` has always been sent."""
+        ahead = torch.arange(self._length, device=flow.device).view(-1, 1, 1, 1)
+        share = torch.where(ahead == lag.whole, lag.part, (ahead < lag.whole).to(flow.dtype))
+        self._page, self._start = (share * flow).sum(dim=2), 0
 
     def arriving(self, flow: Tensor, lag: Lag) -> Tensor:
         """What arrives in this step if `flow` (rows, roots, cells) is sent in it; (rows, cells)."""
@@ -91,16 +107,21 @@ class Journeys:
             What arrived in this step, (rows, cells).
         """
         later = lag.part * flow
-        due = self._due.view(-1).index_add(0, lag.due, (flow - later).reshape(-1))
-        due = due.index_add(0, lag.later, later.reshape(-1)).view_as(self._due)
-        self._due = torch.cat((due[1:], torch.zeros_like(due[:1])))
-        return due[0]
-
-    def fill(self, flow: Tensor, lag: Lag) -> None:
-        """What is on its way if `flow` has always been sent."""
-        ahead = torch.arange(len(self._due), device=flow.device).view(-1, 1, 1, 1)
-        share = torch.where(ahead == lag.whole, lag.part, (ahead < lag.whole).to(flow.dtype))
-        self._due = (share * flow).sum(dim=2)
+        parts = (lag.due, (flow - later).reshape(-1)), (lag.later, later.reshape(-1))
+        if _is_followed(flow, self._page):
+            due = self._due.flatten()
+            for place, part in parts:
+                due = due.index_add(0, place, part)
+            due = due.view_as(self._due)
+            self._page, self._start = torch.cat((due[1:], torch.zeros_like(due[:1]))), 0
+            return due[0]
+        if self._start + self._length >= len(self._page):
+            self._page, self._start = _with_room(self._due), 0
+        due = self._due.view(-1)
+        for place, part in parts:
+            due.index_add_(0, place, part)
+        self._start += 1
+        return self._page[self._start - 1]
 
     @property
     def total(self) -> Tensor:
@@ -117,11 +138,23 @@ class Reports:
     """
 
     def __init__(self, longest: int, first: Tensor) -> None:
-        self._past = first.expand(longest + 2, *first.shape)
+        self._length = longest + 2
+        self._page = first.expand(self._length, *first.shape)
+        self._end = self._length
+
+    @property
+    def _past(self) -> Tensor:
+        return self._page[self._end - self._length : self._end]
 
     def add(self, report: Tensor) -> None:
         """The report of the next step."""
-        self._past = torch.cat((self._past[1:], report[None]))
+        if _is_followed(report, self._page):
+            self._page, self._end = self._then(report), self._length
+            return
+        if self._end == len(self._page):
+            self._page, self._end = _with_room(self._past), self._length
+        self._page[self._end] = report
+        self._end += 1
 
     def seen(self, lag: Lag, newest: Tensor | None = None) -> Tensor:
         """What roots see, (rows, roots, cells, numbers).
@@ -130,9 +163,25 @@ class Reports:
             lag: Ages.
             newest: The report of the next step, where that is looked at.
         """
-        past = self._past if newest is None else torch.cat((self._past[1:], newest[None]))
-        flat = past.flatten(0, 2)
-        shape = (*lag.whole.shape, past.shape[-1])
+        past = self._past if newest is None else self._then(newest)
+        numbers = past.shape[-1]
+        # One number is looked up several times faster without an axis of its own.
+        flat = past.flatten() if numbers == 1 else past.flatten(0, 2)
+        shape = (*lag.whole.shape, numbers)
         late = flat.index_select(0, lag.late).view(shape)
         older = flat.index_select(0, lag.older).view(shape)
         return torch.lerp(late, older, lag.part[..., None])
+
+    def _then(self, report: Tensor) -> Tensor:
+        """The past, a step later."""
+        return torch.cat((self._past[1:], report[None]))
+
+
+def _is_followed(*tensors: Tensor) -> bool:
+    """Whether gradients pass: then tensors are made anew instead of changed."""
+    return torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
+
+
+def _with_room(window: Tensor) -> Tensor:
+    """The window on a page with room for more steps behind it."""
+    return torch.cat((window, window.new_zeros((AHEAD, *window.shape[1:]))))

@@ -19,6 +19,7 @@ it slides by chattering between the arcs, at an amplitude of the order of the st
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -201,9 +202,14 @@ def projected(y: Tensor, arcs: Tensor) -> Tensor:
     lowest = torch.finfo(y.dtype).min
     y = y - y.amax(dim=-1, keepdim=True).clamp(min=lowest)  # a constant moves nothing
     sums = torch.sort(y, dim=-1, descending=True).values.cumsum(dim=-1)
-    count = torch.arange(1, y.shape[-1] + 1, dtype=y.dtype, device=y.device)
-    theta = ((sums - 1.0) / count).amax(dim=-1, keepdim=True)
+    theta = ((sums - 1.0) / _counts(y.shape[-1], y.dtype, y.device)).amax(dim=-1, keepdim=True)
     return (y - theta.clamp(min=lowest)).clamp(min=0.0)
+
+
+@lru_cache(maxsize=64)
+def _counts(cells: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """1, 2, ... cells."""
+    return torch.arange(1, cells + 1, dtype=dtype, device=device)
 
 
 def tangent(x: Tensor, z: Tensor, arcs: Tensor) -> Tensor:
