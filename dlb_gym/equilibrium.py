@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 
 from dlb_gym.central_path import RESIDUAL, FlowProgram, evenly, followed
+from dlb_gym.messages import COUNTED, Names
 from dlb_gym.service_curves import Cost, ServiceCurves, check_increasing, require_cost
 
 Array = NDArray[np.float64]
@@ -101,6 +102,7 @@ def equilibrium_of(
     curves: ServiceCurves,
     cost: Cost,
     arc_cost: Array | None = None,
+    names: Names = COUNTED,
 ) -> Equilibrium:
     """Solves (5) and (6).
 
@@ -110,6 +112,7 @@ def equilibrium_of(
         curves: Of the cells, parameters (cells,), rates that increase for ever.
         cost: f_j.
         arc_cost: g_ij, (roots, cells), in the cost's unit; None: 2 tau, or 0 for the rif cost.
+        names: What messages call the system, its roots and its cells.
 
     Raises:
         InfeasibleError: The demand cannot be served; names the roots and cells of the cut.
@@ -117,16 +120,16 @@ def equilibrium_of(
             solver stopped short of the equilibrium.
     """
     require_cost(cost)
-    check_increasing(curves)
-    program, busy, flow = _feasible(rates_rps, one_way_s, curves, cost, arc_cost)
+    check_increasing(curves, names)
+    program, busy, flow = _feasible(rates_rps, one_way_s, curves, cost, arc_cost, names)
     flow = worst = followed(program, flow)
     if cost == "rif" and arc_cost is None:
         flow, worst = (_extreme(program, flow, sign) for sign in (1.0, -1.0))
     residual = max(program.residual(flow), program.residual(worst))
     if not residual <= RESIDUAL:
         raise ValueError(
-            f"the equilibrium was missed: its residual is {residual:.3g} and at most {RESIDUAL:g} "
-            "is accepted; report this with the rates, latencies and curves"
+            f"{names.prefix}the equilibrium was missed: its residual is {residual:.3g} and at "
+            f"most {RESIDUAL:g} is accepted; report this with the rates, latencies and curves"
         )
     everywhere = FlowProgram.of(rates_rps, one_way_s, curves, cost, arc_cost)
     costs = everywhere.network + program.cell_costs(flow)
@@ -142,14 +145,16 @@ def equilibrium_of(
     )
 
 
-def check_feasible(rates_rps: Array, one_way_s: Array, curves: ServiceCurves) -> None:
+def check_feasible(
+    rates_rps: Array, one_way_s: Array, curves: ServiceCurves, names: Names = COUNTED
+) -> None:
     """Refuses demand that no routing can serve (Assumption 2); arguments as `equilibrium_of`.
 
     Raises:
         InfeasibleError: Names the roots and cells of the cut.
         ValueError: Rates or latencies are not valid.
     """
-    _feasible(rates_rps, one_way_s, curves, "latency")
+    _feasible(rates_rps, one_way_s, curves, "latency", None, names)
 
 
 def price_of_anarchy(
@@ -171,10 +176,11 @@ def _feasible(
     one_way_s: Array,
     curves: ServiceCurves,
     cost: Cost,
-    arc_cost: Array | None = None,
+    arc_cost: Array | None,
+    names: Names,
 ) -> tuple[FlowProgram, NDArray[np.bool_], Array]:
     """The program of the roots with arrivals, which these are, and flows that it can serve."""
-    _check(rates_rps, one_way_s, curves)
+    _check(rates_rps, one_way_s, curves, names)
     busy = rates_rps > SILENT * rates_rps.max()
     own_cost = None if arc_cost is None else arc_cost[busy]
     program = FlowProgram.of(rates_rps[busy], one_way_s[busy], curves, cost, own_cost)
@@ -182,30 +188,34 @@ def _feasible(
     if (flow.sum(axis=0) >= FULLEST * program.capacity_rps).any():
         routing = evenly(np.where(np.isnan(one_way_s), np.inf, one_way_s))
         routing[busy] = flow / program.rates_rps
-        raise InfeasibleError(_cut(program, np.flatnonzero(busy), prices), routing)
+        raise InfeasibleError(_cut(program, np.flatnonzero(busy), prices, names), routing)
     return program, busy, flow
 
 
-def _check(rates_rps: Array, one_way_s: Array, curves: ServiceCurves) -> None:
+def _check(rates_rps: Array, one_way_s: Array, curves: ServiceCurves, names: Names) -> None:
     """Refuses what is no demand or no network."""
     shape = (*np.shape(rates_rps), *np.shape(curves.capacity_rps))
     if len(shape) != 2 or one_way_s.shape != shape:
         raise ValueError(
-            f"one_way_s has the shape {one_way_s.shape}, and rates_rps and curves need {shape}: "
-            "one row a root and one column a cell"
+            f"{names.prefix}one_way_s has the shape {one_way_s.shape}, and rates_rps and curves "
+            f"need {shape}: one row a root and one column a cell"
         )
     if not (np.isfinite(rates_rps).all() and (rates_rps >= 0.0).all() and rates_rps.any()):
         raise ValueError(
-            f"rates_rps = {rates_rps.tolist()} must be finite, at least 0 and not all 0"
+            f"{names.prefix}rates_rps = {rates_rps.tolist()} must be finite, at least 0 and not "
+            "all 0"
         )
     wrong = ~np.isnan(one_way_s) & ~((one_way_s >= 0.0) & np.isfinite(one_way_s))
     for root, cell in np.argwhere(wrong)[:1].tolist():
         raise ValueError(
-            f"one_way_s[{root}, {cell}] = {one_way_s[root, cell]} must be finite and at least 0, "
-            "or NaN where there is no arc"
+            f"{names.prefix}one_way_s[{names.root(root)}, {names.cell(cell)}] = "
+            f"{one_way_s[root, cell]} must be finite and at least 0, or NaN where there is no arc"
         )
     for root in np.flatnonzero(np.isnan(one_way_s).all(axis=1))[:1].tolist():
-        raise ValueError(f"root {root} has no arc: one_way_s needs a number in every row")
+        raise ValueError(
+            f"{names.prefix}root {names.root(root)} has no arc: one_way_s needs a number in every "
+            "row"
+        )
 
 
 def _widest(program: FlowProgram) -> tuple[Array, Array]:
@@ -230,16 +240,18 @@ def _widest(program: FlowProgram) -> tuple[Array, Array]:
     return program.complete(flow), found.ineqlin.marginals
 
 
-def _cut(program: FlowProgram, names: NDArray[np.intp], prices: Array) -> str:
-    """Says which roots reach no other cells than the full ones; `names` are the roots' numbers."""
+def _cut(program: FlowProgram, busy: NDArray[np.intp], prices: Array, names: Names) -> str:
+    """Says which roots, of those with arrivals, reach no other cells than the full ones."""
     full = prices < 0.5 * prices.min()  # all that have one have the same
     inside = ~program.arcs[:, ~full].any(axis=1)
     offered_rps = float(program.rates_rps[inside].sum())
     served_rps = float(program.capacity_rps[full].sum())
+    roots = [names.root(root) for root in busy[inside].tolist()]
+    cells = [names.cell(cell) for cell in np.flatnonzero(full).tolist()]
     return (
-        f"roots {names[inside].tolist()} offer {offered_rps:.6g} requests/s and reach cells "
-        f"{np.flatnonzero(full).tolist()} alone, which can serve {served_rps:.6g}: no routing is "
-        "stable; lower the demand or add servers or arcs"
+        f"{names.prefix}roots {roots} offer {offered_rps:.6g} requests/s and reach cells {cells} "
+        f"alone, which can serve {served_rps:.6g}: no routing is stable; lower the demand or add "
+        "servers or arcs"
     )
 
 

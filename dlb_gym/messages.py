@@ -6,7 +6,10 @@ import operator
 import reprlib
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import SupportsIndex
+from typing import NamedTuple, SupportsIndex
+
+import numpy as np
+from numpy.typing import NDArray
 
 MOST_CHARS = 80
 MOST_CHOICES = 1_000
@@ -14,6 +17,36 @@ MOST_CHOICES = 1_000
 
 _brief = reprlib.Repr()
 _brief.maxlevel, _brief.maxstring, _brief.maxother, _brief.maxlong = 3, MOST_CHARS, 200, 200
+
+
+class Names(NamedTuple):
+    """What a caller calls the roots and cells of a system, if they are not just counted from 0.
+
+    Attributes:
+        roots: Its number of each root, (roots,); None: they are counted.
+        cells: Its number of each cell, (cells,); None: they are counted.
+        place: Which of several systems it is, as "row 3"; empty where there is one.
+    """
+
+    roots: NDArray[np.intp] | None = None
+    cells: NDArray[np.intp] | None = None
+    place: str = ""
+
+    @property
+    def prefix(self) -> str:
+        """What messages begin with."""
+        return f"{self.place}: " if self.place else ""
+
+    def root(self, index: int) -> int:
+        """Number of a root."""
+        return index if self.roots is None else int(self.roots[index])
+
+    def cell(self, index: int) -> int:
+        """Number of a cell."""
+        return index if self.cells is None else int(self.cells[index])
+
+
+COUNTED = Names()
 
 
 def shown(value: object) -> str:

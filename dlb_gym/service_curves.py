@@ -23,6 +23,7 @@ from typing import Any, Literal, Protocol, Self, TypeAlias, get_args
 import numpy as np
 
 from dlb_gym.latency_model import LatencyModel, OperatingPoint
+from dlb_gym.messages import COUNTED, Names
 
 Array: TypeAlias = Any
 """numpy array, or a torch tensor where `xp` is torch."""
@@ -231,8 +232,8 @@ class SoftplusCells:
         return replace(self, model=slow)
 
 
-def check_increasing(curves: ServiceCurves) -> None:
-    """Refuses curves that stop to increase.
+def check_increasing(curves: ServiceCurves, names: Names = COUNTED) -> None:
+    """Refuses curves that stop to increase; `names` is what the message calls the cells.
 
     Raises:
         ValueError: Names the cell and the RIF.
@@ -241,7 +242,8 @@ def check_increasing(curves: ServiceCurves) -> None:
     for place in np.argwhere(np.isfinite(turning))[:1]:
         rif = float(turning[tuple(place)])
         raise ValueError(
-            f"the service curve of cell {int(place[-1])} stops to increase at N = {rif:.6g} "
-            "requests in flight, so theory promises nothing (assumption 1); raise alpha above "
-            "beta x knee, or pass allow_nonmonotone=True to study its dynamics alone"
+            f"{names.prefix}the service curve of cell {names.cell(int(place[-1]))} stops to "
+            f"increase at N = {rif:.6g} requests in flight, so theory promises nothing "
+            "(assumption 1); raise alpha above beta x knee, or pass allow_nonmonotone=True to "
+            "study its dynamics alone"
         )

@@ -11,12 +11,19 @@ from numpy.typing import NDArray
 from scipy import integrate, optimize
 
 from dlb_gym.central_path import RESIDUAL
-from dlb_gym.equilibrium import Equilibrium, InfeasibleError, equilibrium_of, price_of_anarchy
+from dlb_gym.equilibrium import (
+    Equilibrium,
+    InfeasibleError,
+    check_feasible,
+    equilibrium_of,
+    price_of_anarchy,
+)
 from dlb_gym.generator import sample
 from dlb_gym.latency_model import LatencyModel
+from dlb_gym.messages import Names
 from dlb_gym.rates import one_way_s, root_rates_rps
 from dlb_gym.scenario_curves import service_curves_of
-from dlb_gym.service_curves import COSTS, Cost, ServiceCurves, SoftplusCells
+from dlb_gym.service_curves import COSTS, Cost, ServiceCurves, SoftplusCells, check_increasing
 from dlb_gym.textbook_curves import HyperbolicCells, PooledSlots
 
 NAN = np.nan
@@ -416,6 +423,34 @@ def test_a_cut_of_several_is_named_whole() -> None:
         InfeasibleError, match=r"roots \[0, 2\] offer 25 .* cells \[1, 2\] alone, whi"
     ):
         equilibrium_of(np.array([18.0, 5.0, 7.0]), ways, softplus([1] * 3, *[FLAT] * 3), "rif")
+
+
+def test_messages_speak_of_the_callers_roots_and_cells() -> None:
+    """Of a caller that left away roots 0, 2, 3 and cells 0, 1, 2, 4 of its row 1."""
+    names = Names(np.array([1, 4]), np.array([3, 5]), "row 1")
+    rates, ways = np.array([1.0, 12.0]), network([0.1, 0.2], [NAN, 0.1])
+    curves = softplus([1, 1], FLAT, FLAT)
+    told = (
+        r"^row 1: roots \[4\] offer 12 requests/s and reach cells \[5\] alone, which can serve 10"
+    )
+    with pytest.raises(InfeasibleError, match=told):
+        check_feasible(rates, ways, curves, names)
+    with pytest.raises(InfeasibleError, match=told):
+        equilibrium_of(rates, ways, curves, "latency", names=names)
+    with pytest.raises(ValueError, match=r"^row 1: one_way_s\[4, 3\] = -1\.0 must be finite"):
+        check_feasible(rates, network([0.1, 0.2], [-1.0, 0.1]), curves, names)
+    with pytest.raises(ValueError, match=r"^row 1: root 4 has no arc: one_way_s needs a number"):
+        check_feasible(rates, network([0.1, 0.2], [NAN, NAN]), curves, names)
+    with pytest.raises(ValueError, match=r"^row 1: one_way_s has the shape \(2, 1\), and rates"):
+        check_feasible(rates, np.zeros((2, 1)), curves, names)
+    with pytest.raises(ValueError, match=r"^row 1: rates_rps = \[-1\.0, 12\.0\] must be finite"):
+        check_feasible(np.array([-1.0, 12.0]), ways, curves, names)
+    turns = PooledSlots(np.array([np.inf, 4.0]), np.ones(2))
+    told = "^row 1: the service curve of cell 5 stops to increase at N = 4 requests in flight"
+    with pytest.raises(ValueError, match=told):
+        check_increasing(turns, names)
+    with pytest.raises(ValueError, match=told):
+        equilibrium_of(rates, ways, turns, "latency", names=names)
 
 
 def test_what_is_no_demand_network_or_curve_is_refused() -> None:
