@@ -50,11 +50,11 @@ def equilibrium(model: FluidModel, cost: Cost) -> FluidEquilibrium:
         *(torch.zeros(size, dtype=torch.float64) for size in (shape[:2], shape[:1], shape[:1])),
     )
     for row in range(shape[0]):
-        roots, cells, arrays = system.row(row)
+        roots, cells, names, arrays = system.row(row)
         terms = None
         if system.arc_cost is not None:
             terms = to_numpy(system.arc_cost[row])[np.ix_(roots, cells)]
-        own = equilibrium_of(*arrays, cost, terms)
+        own = equilibrium_of(*arrays, cost, terms, names)
         found.routing[row, roots[:, None], cells] = torch.from_numpy(own.routing)
         found.rif[row, cells] = torch.from_numpy(own.rif)
         found.least_cost[row, roots] = torch.from_numpy(own.least_cost)

@@ -52,10 +52,10 @@ class FluidModel:
         if not isinstance(system, FluidSystem):
             system = FluidSystem.from_scenarios(scenarios_in(system))
         for row in range(len(system.rates_rps)):
-            _, _, arrays = system.row(row)
+            _, _, names, arrays = system.row(row)
             if not allow_nonmonotone:
-                check_increasing(arrays[2])
-            check_feasible(*arrays)
+                check_increasing(arrays[2], names)
+            check_feasible(*arrays, names)
         self.system, self.step_s = system, step_s
         self._require_short_step()
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from dlb_gym.fluid.inputs import check_arrays, require_float, scenarios_in, tensor_like
 from dlb_gym.fluid.schedule import Schedule
 from dlb_gym.latency_model import LatencyModel
+from dlb_gym.messages import Names
 from dlb_gym.rates import one_way_s, root_rates_rps
 from dlb_gym.scenario import Scenario
 from dlb_gym.scenario_curves import service_curves_of
@@ -27,6 +28,22 @@ from dlb_gym.service_curves import Cost, ServiceCurves, SoftplusCells
 
 Tensor = torch.Tensor
 Array = NDArray[np.float64]
+
+
+class Row(NamedTuple):
+    """A system without its padding, for `dlb_gym.equilibrium`.
+
+    Attributes:
+        roots: Their numbers in the batch.
+        cells: Theirs.
+        names: What messages call them.
+        arrays: Rates, one-way latencies and curves, in numpy.
+    """
+
+    roots: NDArray[np.intp]
+    cells: NDArray[np.intp]
+    names: Names
+    arrays: tuple[Array, Array, ServiceCurves]
 
 
 @dataclass(frozen=True)
@@ -173,14 +190,8 @@ class FluidSystem:
             min=torch.finfo(capacity.dtype).tiny
         )
 
-    def row(
-        self, number: int
-    ) -> tuple[NDArray[np.intp], NDArray[np.intp], tuple[Array, Array, ServiceCurves]]:
-        """One system without its padding, for `dlb_gym.equilibrium`.
-
-        Returns:
-            Numbers of its roots, those of its cells, and rates, one-way latencies and curves.
-        """
+    def row(self, number: int) -> Row:
+        """One system without its padding."""
         arcs = self.arcs[number].cpu().numpy()
         roots, cells = np.flatnonzero(arcs.any(axis=1)), np.flatnonzero(arcs.any(axis=0))
 
@@ -189,7 +200,8 @@ class FluidSystem:
 
         rates_rps, one_way_s = to_numpy(self.rates_rps[number]), to_numpy(self.one_way_s[number])
         arrays = rates_rps[roots], one_way_s[np.ix_(roots, cells)], self.curves.mapped(own, np)
-        return roots, cells, arrays
+        place = f"row {number}" if len(self.rates_rps) > 1 else ""
+        return Row(roots, cells, Names(roots, cells, place), arrays)
 
 
 def to_numpy(tensor: Tensor) -> Array:

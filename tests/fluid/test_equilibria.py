@@ -181,13 +181,16 @@ def test_theorem_1s_bound_holds(eta: float) -> None:
 
 
 def test_demand_beyond_a_cut_names_it() -> None:
-    """Root 0 reaches cell 0 alone, of 10 a second."""
-    curves = hyperbolic([[10.0, 10.0]], [[10.0, 10.0]])
-    tau_s = tensor([[[0.1, NAN], [0.1, 0.1]]])
+    """Root 2 of row 1 reaches cell 1 alone, of 10 a second; root 0 and cell 0 are padding there."""
+    curves = hyperbolic([[10.0] * 3] * 2, [[10.0] * 3] * 2)
+    padded = [[NAN, NAN, NAN], [NAN, 0.1, 0.1], [NAN, 0.1, NAN]]
+    tau_s = tensor([[[0.1] * 3] * 3, padded])
+    rates = tensor([[1.0, 1.0, 1.0], [0.0, 1.0, 12.0]])
     with pytest.raises(
-        InfeasibleError, match=r"roots \[0\] offer 12 requests/s and reach cells \[0\] alone"
+        InfeasibleError,
+        match=r"row 1: roots \[2\] offer 12 requests/s and reach cells \[1\] alone, which",
     ):
-        FluidModel(FluidSystem.from_arrays(tensor([[12.0, 1.0]]), tau_s, curves))
+        FluidModel(FluidSystem.from_arrays(rates, tau_s, curves))
 
 
 def test_scenarios_and_padding_have_equilibria() -> None:
