@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlb_gym.demand_profile import RelativeRate, relative_rates
-from dlb_gym.disturbances import Disturbances, Window, resolve
+from dlb_gym.disturbances import Change, Disturbances, Window, resolve
 from dlb_gym.scenario import Scenario
 from dlb_gym.scenario_source import ScenarioError
 
@@ -103,7 +103,11 @@ class Schedule:
             _require_followed(scenario)
         resolved = [resolve(each, seed + row, episode) for row, each in enumerate(scenarios)]
         self.changes = tuple(
-            sorted(change for row, each in enumerate(resolved) for change in _changes(row, each))
+            sorted(
+                change
+                for row, (scenario, each) in enumerate(zip(scenarios, resolved, strict=True))
+                for change in _changes(row, scenario, each)
+            )
         )
         self.spans = _spans(resolved, shape, delay_s)
         self._shape = shape
@@ -157,14 +161,19 @@ def _increments_s(profile: RelativeRate, edges_s: Array) -> Array:
     return np.diff(np.interp(edges_s, grid_s, integral_s))
 
 
-def _changes(row: int, disturbances: Disturbances) -> list[CellChange]:
-    """Of one row, without what cells begin with."""
+def _changes(row: int, scenario: Scenario, disturbances: Disturbances) -> list[CellChange]:
+    """Of one row."""
     changes = []
     for cell, schedule in enumerate(disturbances.changes):
-        for before, now in pairwise(schedule):
-            kept = min(1.0, now.live / before.live) if now.crash else 1.0
-            passing = 1.0 - now.error_fraction
-            changes.append(CellChange(now.time_s, row, cell, now.live, now.speed, passing, kept))
+        before = Change(0.0, scenario.cells[cell].servers)
+        for now in schedule:
+            if now != before:
+                kept = min(1.0, now.live / before.live) if now.crash else 1.0
+                passing = 1.0 - now.error_fraction
+                changes.append(
+                    CellChange(now.time_s, row, cell, now.live, now.speed, passing, kept)
+                )
+            before = now
     return changes
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dlb_gym.fluid import Fixed, FluidModel, FluidSystem
+from dlb_gym.fluid import Disc, Fixed, Flow, FluidModel, FluidSystem
 from dlb_gym.latency_model import LatencyModel
 from dlb_gym.service_curves import SoftplusCells
-from tests.fluid.systems import pooled, tensor
+from dlb_gym.textbook_curves import PooledSlots
+from tests.fluid.systems import pooled, tensor, two_cells
 
 ONLY = Fixed(tensor([[1.0]]))
 
@@ -54,3 +55,34 @@ def test_a_thrashing_cell_has_two_fates() -> None:
     )
     assert low == pytest.approx(6.0, rel=0.01)
     assert high > 25.0
+
+
+def test_no_router_goes_for_a_cell_that_thrashes() -> None:
+    """Its 1 / mu' is negative, which is no price: beside a healthy cell it is the dearest."""
+    parameters = (tensor([[value, value]]) for value in (1.0, 0.2, 8.0, 0.5))
+    curves = SoftplusCells(tensor([[1.0, 1.0]]), LatencyModel(*parameters, xp=torch))
+    system = FluidSystem.from_arrays(tensor([[3.0]]), tensor([[[0.1, 0.1]]]), curves)
+    model = FluidModel(system, 0.1, allow_nonmonotone=True)
+    start = {"rif": tensor([[20.0, 2.0]]), "routing": tensor([[[0.5, 0.5]]])}
+    path = model.run(Disc("gradient"), 30.0, **start)
+    assert path.routing[0, 0, 0].tolist() == [0.0, 1.0]
+    assert path.rif[-1].max() < 8.0
+    for step in (Flow("gradient", 0.02), Flow("gradient", 0.02, 0.5)):
+        path = model.run(step, 30.0, **start)
+        assert path.routing[1, 0, 0, 0] < 0.01
+        assert path.rif[-1].max() < 8.0
+
+
+def test_costs_without_a_bound_move_all_traffic_and_lose_none() -> None:
+    """Slots that are all busy: one more request adds no throughput, at any price."""
+    curves = PooledSlots(tensor([[10.0, 10.0]]), tensor([[1.0, 1.0]]), torch)
+    system = FluidSystem.from_arrays(tensor([[8.0]]), tensor([[[0.1, 0.1]]]), curves)
+    model = FluidModel(system, allow_nonmonotone=True)
+    start = {"rif": tensor([[15.0, 5.0]]), "routing": tensor([[[0.5, 0.5]]])}
+    for dynamics in (Flow("gradient", 0.02), Disc("gradient")):
+        path = model.run(dynamics, 1.0, **start)
+        assert torch.isfinite(path.rif).all()
+        assert path.offered_rps.numpy() == pytest.approx(8.0)
+    huge = {"rif": tensor([[1e12, 1.0]]), "routing": tensor([[[0.5, 0.5]]])}
+    path = FluidModel(two_cells(0.1)).run(Flow("gradient", 0.02), 1.0, **huge)
+    assert path.routing[-1, 0, 0].tolist() == [0.0, 1.0]

@@ -213,3 +213,29 @@ def test_what_a_fluid_does_not_follow_is_refused(change: dict[str, Any], message
 def test_rows_must_warm_up_together() -> None:
     with pytest.raises(ValueError, match=r"need one warmup_s, and there are 2: \[1.0, 2.0\]"):
         FluidModel([two_cells(warmup_s=1.0), two_cells(warmup_s=2.0)])
+
+
+def test_changes_in_one_step_all_count() -> None:
+    """Nine of ten servers crash for 3 ms, within a step: nine tenths of the requests are gone."""
+    crash = {"kind": "server_crash", "cells": ["east"], "servers": 9, "start": 0.4, "end": 0.4003}
+    path = played(two_cells(disturbances=[crash], **BRIEF, **RTT))
+    assert path.rif[400, 0, 0].item() == pytest.approx(0.1 * path.rif[399, 0, 0].item(), rel=0.01)
+
+
+def test_latencies_count_what_disturbances_do() -> None:
+    """A shift of 0.5 s each way on a quarter of the requests; a black hole that answers half."""
+    whole = {"start": 0.0, "end": 1.0}
+    shift = {"kind": "latency_shift", "cells": ["east"], "extra_s": 0.5, "roots": ["west"], **whole}
+    calm, shifted = (
+        played(two_cells(disturbances=each, **BRIEF, **RTT), CROSSED).latency_s(4.0).item()
+        for each in ([], [shift])
+    )
+    assert shifted - calm == pytest.approx(0.25 * 2 * 0.5, rel=0.05)
+    hole = {"kind": "black_hole", "cells": ["east"], "error_fraction": 0.5, **whole}
+    path = played(two_cells(disturbances=[hole], **BRIEF, **RTT))
+    answered = path.offered_rps - path.lost_rps
+    assert answered[-1].item() == pytest.approx(0.5 * EAST + WEST)
+    inside = path.mean_rif[-1, 0].sum().item()
+    assert path.in_system[-1].item() == pytest.approx(inside)  # nobody travels
+    latency_s = inside / (0.5 * EAST + WEST)
+    assert path.latency_s(9.9).item() == pytest.approx(latency_s, rel=1e-2)
