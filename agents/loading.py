@@ -15,15 +15,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from agents.networks import ArcActor, MlpActor
+from agents.networks import ArcActor, DescentActor, MlpActor
 from agents.run_folders import CHECKPOINTS, latest_checkpoint, owner_of
 from agents.saved_policy import DESCRIPTION, MEAN, TENSORS, VARIANCE, SavedPolicy, read_policy
 from agents.saved_policy import LoadError as LoadError
 from dlb_gym.actions import to_routing
-from dlb_gym.decision import Decision
+from dlb_gym.decision import Array, Decision, Mask
 from dlb_gym.input_files import InputFileError, input_path
 from dlb_gym.messages import shown
-from dlb_gym.policy import Information, Policy, TaskSpec
+from dlb_gym.observation import FIELD_NAMES
+from dlb_gym.policy import Information, Policy, TaskSpec, proportional
 
 
 def load(path: str | Path, name: str | None = None) -> LearnedPolicy:
@@ -99,20 +100,23 @@ def _one_thread() -> Iterator[None]:
 class LearnedPolicy(Policy):
     """Acts with the mean action, no noise.
 
-    It is `local` if its network is the one shared by all arcs, and `central` otherwise.
+    It is `local` if its network is shared by all arcs, and `central` otherwise. A `descent` network
+    goes on from its last routing, at first the split by capacity: it finds that in place of the
+    field `routing`, which tells where the few requests of an interval went.
 
     Args:
         saved: What was trained.
         name: Label in results.
     """
 
-    _actor: ArcActor | MlpActor  # from reset on
+    _actor: ArcActor | DescentActor | MlpActor  # from reset on
+    _last: Array
 
     def __init__(self, saved: SavedPolicy, name: str) -> None:
         self.name = name
         self.description = saved.description
         self._tensors = saved.tensors
-        local = saved.description.network.kind == "arc"
+        local = saved.description.network.kind in ("arc", "descent")
         self.information: Information = "local" if local else "central"
 
     def reset(self, spec: TaskSpec, num_replications: int, seed: int) -> None:
@@ -133,8 +137,15 @@ class LearnedPolicy(Policy):
         actor.load_state_dict(
             {name: torch.from_numpy(self._tensors[name]) for name in actor.state_dict()}
         )
-        self._actor = actor
+        # In float64 a sum's order, which a batch may change, is lost in rounding to an action.
+        self._actor = actor.double() if isinstance(actor, DescentActor) else actor
+        self._last = np.zeros((num_replications, *asked))
+        self._unset = np.ones(num_replications, dtype=np.bool_)
         super().reset(spec, num_replications, seed)
+
+    def restart(self, rows: Mask) -> None:
+        """Forget the last routing of these rows."""
+        self._unset = self._unset | rows
 
     def act(self, observation: NDArray[np.float32]) -> Decision:
         """The routing of the mean action.
@@ -143,16 +154,24 @@ class LearnedPolicy(Policy):
             ValueError: The policy was never reset.
             LoadError: The weights are so large that an action is NaN or infinite.
         """
-        admissible = self.fields(observation)["admissible"] > 0.0
+        fields = self.fields(observation)
+        admissible = fields["admissible"] > 0.0
+        seen = self._normalised(observation)
+        if isinstance(self._actor, DescentActor):
+            start = proportional(fields["capacity_load"].astype(np.float64), admissible)
+            self._last = np.where(self._unset[:, None, None], start, self._last)
+            self._unset[:] = False
+            seen = _with_routing(seen, self._last)
         with torch.no_grad(), _one_thread():
-            means = self._actor.forward_actor(torch.as_tensor(self._normalised(observation)))
+            means = self._actor.forward_actor(torch.as_tensor(seen))
         action = means.numpy().reshape(admissible.shape)
         if not np.isfinite(action).all():
             raise LoadError(
                 f"policy {self.name!r} gave an action that is NaN or infinite: its weights are "
                 "finite and yet too large; train again"
             )
-        return Decision(to_routing(action, "logits", admissible))
+        self._last = to_routing(action, "logits", admissible)
+        return Decision(self._last)
 
     def _normalised(self, observation: NDArray[np.float32]) -> NDArray[np.float32]:
         rule = self.description.normalisation
@@ -162,3 +181,10 @@ class LearnedPolicy(Policy):
             deviation = np.sqrt(self._tensors[VARIANCE] + rule.epsilon)
             normal = (observation - self._tensors[MEAN]) / deviation
             return np.asarray(np.clip(normal, -rule.clip, rule.clip), dtype=np.float32)
+
+
+def _with_routing(observation: NDArray[np.float32], routing: Array) -> NDArray[np.float32]:
+    """The observation with this in place of the field `routing`."""
+    changed = observation.copy()
+    changed.reshape(*routing.shape, -1)[..., FIELD_NAMES.index("routing")] = routing
+    return changed

@@ -1,6 +1,7 @@
-"""The networks, in torch alone: one that is the same for every arc, and a plain one.
+"""The networks, in torch alone: two that are the same for every arc, and a plain one.
 
-The action of arc (i, j) is its logit over `actions.LOGIT_SCALE`:
+The action of arc (i, j) is its logit over `actions.LOGIT_SCALE`. `ArcActor`'s is
+
 
     8 a_ij = log(c_j / max_k c_k) + w . x_ij + m(x_ij),   x_ij = (f_ij, mean over j of f_ij)
 
@@ -14,12 +15,14 @@ the actor is exported.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
 
 from dlb_gym.actions import LOGIT_SCALE
+from dlb_gym.latency_model import LatencyModel
 from dlb_gym.observation import FIELD_NAMES, FIELDS
 
 INPUTS = FIELD_NAMES[: FIELD_NAMES.index("tail_alpha")]
@@ -30,6 +33,33 @@ WIDTH = 32
 DIRECT_GAIN = 5.0
 """Of the linear part: good routing turns round trips into several logits."""
 TINY = 1e-6
+
+DESCENT_INPUTS = (
+    "rtt",
+    "probe_age",
+    "rif",
+    "marginal_latency",
+    "model_alpha",
+    "model_beta",
+    "model_knee",
+    "model_smoothing",
+    "routing",
+    "arrival_load",
+    "capacity_load",
+    "control_interval",
+)
+"""Fields that `DescentActor` reads; `routing` is the last one, which who acts remembers."""
+
+DESCENT_WIDTH = 8
+NUMBERS = 9
+"""What the gain follows from, per arc: y_ij."""
+STEADY_KNEES = (0.5, 1.5)
+"""Slopes are taken between these multiples of the knee: below, nothing holds the gain; beyond, they
+explode, and the step would vanish just when traffic must leave (as in Flow)."""
+LARGEST_STEP = 1.0
+"""S: a share changes by a factor e at most."""
+LARGEST_FACTOR = math.log(2.0)
+"""Bound on |m|: the gain stays below the critical one, whatever was learned."""
 
 SCALE = {
     "rtt": 10.0,
@@ -145,3 +175,72 @@ class MlpActor(nn.Module):
     def forward_actor(self, observation: torch.Tensor) -> torch.Tensor:
         """Means of the actions."""
         return torch.as_tensor(self.action(self.hidden(observation)))
+
+
+class DescentActor(nn.Module):
+    """A step down the gradient costs from the last routing (see the module).
+
+    Args:
+        num_roots: Roots of the observation.
+        num_cells: Cells of the observation.
+        width: Of the hidden layer.
+    """
+
+    def __init__(self, num_roots: int, num_cells: int, width: int = DESCENT_WIDTH) -> None:
+        super().__init__()
+        self._shape = (num_roots, num_cells, len(FIELDS))
+        self.inner = nn.Linear(NUMBERS, width)
+        self.factor = nn.Linear(width, 1)
+        nn.init.zeros_(self.factor.weight)
+        nn.init.zeros_(self.factor.bias)
+
+    def forward_actor(self, observation: torch.Tensor) -> torch.Tensor:
+        """Actions, float32, whose rounding hides the order in which a batch was summed."""
+        cube = observation.reshape(-1, *self._shape).to(self.factor.weight.dtype)
+        names = ("admissible", *DESCENT_INPUTS)
+        fields = {name: cube[..., FIELD_NAMES.index(name)] for name in names}
+        return (self.logits(fields) / LOGIT_SCALE).flatten(1).to(torch.float32)
+
+    def logits(self, fields: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Logits of the next routing, (n, roots, cells), between -8 and 0, the best one's.
+
+        The lowest share is so about 1/3000 of the largest, a trickle that can grow again.
+
+        Args:
+            fields: `admissible` and `DESCENT_INPUTS`, of that shape, zero off the arcs.
+        """
+        arcs, share = fields["admissible"] > 0.0, fields["routing"]
+        cost = fields["marginal_latency"] + fields["rtt"]
+        step = fields["control_interval"] * self._gain(fields, arcs)
+        step = step * (cost - _row_sum(share * cost))
+        bounded = LARGEST_STEP * torch.tanh(step / LARGEST_STEP)
+        moved = torch.log(share.clamp(min=TINY)) - bounded
+        best = torch.where(arcs, moved, -math.inf).amax(dim=-1, keepdim=True)
+        return torch.where(arcs, (moved - best).clamp(min=-LOGIT_SCALE), 0.0)
+
+    def _gain(self, fields: Mapping[str, torch.Tensor], arcs: torch.Tensor) -> torch.Tensor:
+        """g_ij, per zero-load time and unit of cost."""
+        model = LatencyModel(*(torch.where(arcs, fields[key], 1.0) for key in _MODEL), xp=torch)
+        delay = 0.5 * fields["rtt"] + fields["probe_age"] + 0.5 * fields["control_interval"]
+        delay = torch.where(arcs, delay, 1.0).clamp(min=TINY)
+        knees = fields["rif"] / model.knee
+        point = model.at(knees.clamp(*STEADY_KNEES) * model.knee)
+        natural = point.rate_slope / (2.0 * point.rate * point.marginal_slope * delay)
+        loop = torch.log(point.rate_slope * delay)
+        per_arc = torch.stack((loop, knees, torch.log1p(fields["marginal_latency"])))
+        mean = _row_sum(fields["routing"] * per_arc).expand_as(per_arc)
+        load = fields["arrival_load"] / fields["capacity_load"].clamp(min=TINY)
+        share = fields["routing"]
+        own = torch.stack((torch.log1p(100.0 * share), torch.log1p(share * load), torch.log1p(load)))
+        y = torch.cat((per_arc, mean, own)).movedim(0, -1)
+        factor = self.factor(torch.tanh(self.inner(y)))[..., 0]
+        bounded = LARGEST_FACTOR * torch.tanh(factor / LARGEST_FACTOR)
+        return torch.as_tensor(natural * torch.exp(bounded))
+
+
+_MODEL = ("model_alpha", "model_beta", "model_knee", "model_smoothing")
+
+
+def _row_sum(values: torch.Tensor) -> torch.Tensor:
+    """Sum over cells from left to right: padding and batch size never change a bit."""
+    return values.cumsum(dim=-1)[..., -1:]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors.numpy import save
 
-from agents.networks import ArcActor, MlpActor
+from agents.networks import ArcActor, DescentActor, MlpActor
 from dlb_gym.actions import LOGIT_SCALE
 from dlb_gym.aside import write_aside
 from dlb_gym.observation import FIELD_NAMES
@@ -70,6 +70,17 @@ class MlpArchitecture(Strict):
         return MlpActor(arcs * len(FIELD_NAMES), self.hidden, arcs)
 
 
+class DescentArchitecture(Strict):
+    """`networks.DescentActor`, which fits any number of roots and cells and has a memory."""
+
+    kind: Literal["descent"]
+    width: Width
+
+    def actor(self, num_roots: int, num_cells: int) -> DescentActor:
+        """The network for a task's sizes, its weights not yet loaded."""
+        return DescentActor(num_roots, num_cells, self.width)
+
+
 class Seen(Strict):
     """The observation: fields in their order, and the sizes at training."""
 
@@ -100,7 +111,7 @@ class TrainedOn(Strict):
         family: Name of the family that drew them.
         reward: What was learned.
         seed: Of the training.
-        steps: Environment steps taken.
+        steps: Environment steps taken, or iterations in the fluid model.
     """
 
     scenarios: tuple[Text, ...]
@@ -125,7 +136,9 @@ class Description(Strict):
     """
 
     format: Annotated[int, Field(ge=FORMAT, le=FORMAT)]
-    network: Annotated[ArcArchitecture | MlpArchitecture, Field(discriminator="kind")]
+    network: Annotated[
+        ArcArchitecture | DescentArchitecture | MlpArchitecture, Field(discriminator="kind")
+    ]
     observation: Seen
     action: Acted
     normalisation: Normalisation | None
