@@ -72,9 +72,7 @@ class FluidView:
             return torch.as_tensor(array, dtype=like.dtype, device=like.device)
 
         unit_s, fleet_rps, fleet_servers = tensor(fleet)[..., None, None]
-        return cls(
-            unit_s, fleet_rps, fleet_servers, tensor(server_rps)[:, None], intervals_s.pop()
-        )
+        return cls(unit_s, fleet_rps, fleet_servers, tensor(server_rps)[:, None], intervals_s.pop())
 
     def fields(self, system: FluidSystem, routing: Tensor, seen: Tensor) -> dict[str, Tensor]:
         """Named fields, (rows, roots, cells): those that a fluid has.

@@ -67,10 +67,10 @@ class FluidTraining:
         ValueError: A number is out of range, or the seeds would reach the held-out ones.
     """
 
-    iterations: int = 50
-    rows: int = 12
-    horizon_s: float = 20.0
-    learning_rate: float = 0.02
+    iterations: int = 30
+    rows: int = 8
+    horizon_s: float = 30.0
+    learning_rate: float = 0.03
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -244,9 +244,9 @@ class Options:
     """Of weights and systems."""
     iterations: int = FluidTraining.iterations
     """Steps of Adam."""
-    systems: int = 60
+    systems: int = 50
     """Held-out systems."""
-    duration: float = 300.0
+    duration: float = 120.0
     """Seconds of a held-out path, at least 20; its last 20 count."""
 
 

@@ -53,13 +53,14 @@ DESCENT_INPUTS = (
 DESCENT_WIDTH = 8
 NUMBERS = 9
 """What the gain follows from, per arc: y_ij."""
-STEADY_KNEES = (0.5, 1.5)
-"""Slopes are taken between these multiples of the knee: below, nothing holds the gain; beyond, they
-explode, and the step would vanish just when traffic must leave (as in Flow)."""
-LARGEST_STEP = 1.0
-"""S: a share changes by a factor e at most."""
-LARGEST_FACTOR = math.log(2.0)
-"""Bound on |m|: the gain stays below the critical one, whatever was learned."""
+STEADY_KNEES = (0.9, 1.5)
+"""Slopes are taken between these multiples of the knee. Below, costs hardly rise, and the gain that
+they allow would fill a cell past its knee before a root sees it; beyond, slopes explode, and the
+step would vanish just when traffic must leave (as in Flow)."""
+LARGEST_STEP = 0.1
+"""S: a share changes by a tenth of itself at most, whatever a noisy probe says."""
+LARGEST_FACTOR = math.log(1.6)
+"""Bound on |m|: the gain stays below four fifths of the critical one, whatever was learned."""
 
 SCALE = {
     "rtt": 10.0,
@@ -202,9 +203,9 @@ class DescentActor(nn.Module):
         return (self.logits(fields) / LOGIT_SCALE).flatten(1).to(torch.float32)
 
     def logits(self, fields: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Logits of the next routing, (n, roots, cells), between -8 and 0, the best one's.
+        """Logits of the next routing, (n, roots, cells), from -8 to 0, the largest.
 
-        The lowest share is so about 1/3000 of the largest, a trickle that can grow again.
+        So the least share is 1/3000 of the largest: a trickle that can grow again.
 
         Args:
             fields: `admissible` and `DESCENT_INPUTS`, of that shape, zero off the arcs.
@@ -220,25 +221,29 @@ class DescentActor(nn.Module):
 
     def _gain(self, fields: Mapping[str, torch.Tensor], arcs: torch.Tensor) -> torch.Tensor:
         """g_ij, per zero-load time and unit of cost."""
-        model = LatencyModel(*(torch.where(arcs, fields[key], 1.0) for key in _MODEL), xp=torch)
+        parts = {key: torch.where(arcs, fields[f"model_{key}"], 1.0) for key in _MODEL}
+        model = LatencyModel(**{key: each.clamp(min=TINY) for key, each in parts.items()}, xp=torch)
         delay = 0.5 * fields["rtt"] + fields["probe_age"] + 0.5 * fields["control_interval"]
         delay = torch.where(arcs, delay, 1.0).clamp(min=TINY)
         knees = fields["rif"] / model.knee
         point = model.at(knees.clamp(*STEADY_KNEES) * model.knee)
-        natural = point.rate_slope / (2.0 * point.rate * point.marginal_slope * delay)
-        loop = torch.log(point.rate_slope * delay)
+        slope = point.rate_slope.clamp(min=TINY)
+        natural = 0.5 * slope / (point.rate * point.marginal_slope * delay).clamp(min=TINY)
+        loop = torch.log(slope * delay)
         per_arc = torch.stack((loop, knees, torch.log1p(fields["marginal_latency"])))
         mean = _row_sum(fields["routing"] * per_arc).expand_as(per_arc)
         load = fields["arrival_load"] / fields["capacity_load"].clamp(min=TINY)
         share = fields["routing"]
-        own = torch.stack((torch.log1p(100.0 * share), torch.log1p(share * load), torch.log1p(load)))
+        own = torch.stack(
+            (torch.log1p(100.0 * share), torch.log1p(share * load), torch.log1p(load))
+        )
         y = torch.cat((per_arc, mean, own)).movedim(0, -1)
         factor = self.factor(torch.tanh(self.inner(y)))[..., 0]
         bounded = LARGEST_FACTOR * torch.tanh(factor / LARGEST_FACTOR)
         return torch.as_tensor(natural * torch.exp(bounded))
 
 
-_MODEL = ("model_alpha", "model_beta", "model_knee", "model_smoothing")
+_MODEL = ("alpha", "beta", "knee", "smoothing")
 
 
 def _row_sum(values: torch.Tensor) -> torch.Tensor:

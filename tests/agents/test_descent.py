@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from agents import networks
 from agents.fluid_acting import Acting
 from agents.fluid_training import Batch, FluidTraining, exported
 from agents.loading import LearnedPolicy, load
@@ -33,10 +34,10 @@ def actor_of(seed: int, roots: int = 2, cells: int = 2) -> DescentActor:
     return actor
 
 
-def times(factor: float) -> DescentActor:
-    """The untrained network with a multiple of its gain."""
+def biased(bias: float) -> DescentActor:
+    """The untrained network with another factor on its gain."""
     actor = DescentActor(2, 2).double()
-    torch.nn.init.constant_(actor.factor.bias, 2.0 * math.atanh(math.log(factor) / 2.0))
+    torch.nn.init.constant_(actor.factor.bias, bias)
     return actor
 
 
@@ -71,16 +72,18 @@ def test_whatever_the_weights_the_optimum_stays() -> None:
         assert np.abs(away - best.routing)[divided].max() > 1e-4
 
 
-def test_an_untrained_step_is_the_one_of_the_formula() -> None:
-    rtt, age, rif = np.array([0.02, 0.2]), np.array([0.012, 0.11]), np.array([9.0, 5.0])
+@pytest.mark.parametrize(("bias", "factor"), [(0.0, 1.0), (1e6, 1.6), (-1e6, 1 / 1.6)])
+def test_a_step_is_the_one_of_the_formula(bias: float, factor: float) -> None:
+    """Untrained, and with weights so large that they show the bounds."""
+    rtt, age, rif = np.array([0.02, 0.2]), np.array([0.012, 0.11]), np.array([9.0, 7.5])
     share, interval = np.array([0.7, 0.3]), 0.1
     model = LatencyModel(*np.array([[1.0, 1.1], [0.1, 0.12], [8.0, 7.0], [1.5, 1.2]]))
     point = model.at(rif)
     cost = point.marginal_latency + rtt
     delay = rtt / 2 + age + interval / 2
-    gain = 0.5 * point.rate_slope / (point.rate * point.marginal_slope * delay)
+    gain = factor * 0.5 * point.rate_slope / (point.rate * point.marginal_slope * delay)
     step = interval * gain * (cost - share @ cost)
-    weight = share * np.exp(-np.tanh(step))
+    weight = share * np.exp(-0.1 * np.tanh(step / 0.1))
     values = {
         "admissible": np.ones(2), "rtt": rtt, "probe_age": age, "rif": rif,
         "marginal_latency": point.marginal_latency, "routing": share,
@@ -89,7 +92,7 @@ def test_an_untrained_step_is_the_one_of_the_formula() -> None:
         "capacity_load": np.array([0.5, 0.5]), "control_interval": np.full(2, interval),
     }  # fmt: skip
     fields = {name: torch.as_tensor(each)[None, None] for name, each in values.items()}
-    logits = DescentActor(1, 2).double().logits(fields)[0, 0].numpy()
+    logits = biased(bias).logits(fields)[0, 0].numpy()
     np.testing.assert_allclose(logits, np.log(weight / weight.max()), rtol=1e-12)
     assert logits.max() == 0.0
     assert abs(logits.min() - np.log(3 / 7)) > 0.01  # it moved
@@ -104,8 +107,21 @@ def test_a_share_never_leaves_a_trickle_and_padding_has_none() -> None:
     np.testing.assert_array_equal(action[0], np.float32([0.0, -1.0, 0.0, 0.0]))
 
 
+def test_any_observation_within_the_bounds_gives_a_finite_action() -> None:
+    """Curves without a knee, empty cells and what saturates among them."""
+    rng, high = np.random.default_rng(0), Observation(2, 2).space.high
+    seen = high * rng.choice([0.0, 1e-9, 0.5, 1.0], (200, len(high)))
+    seen.reshape(200, 2, 2, -1)[..., FIELD_NAMES.index("admissible")] = 1.0
+    actor = actor_of(0)
+    action = actor.forward_actor(torch.as_tensor(seen.astype(np.float32)))
+    assert torch.isfinite(action).all()
+    assert ((action <= 0.0) & (action >= -1.0)).all()
+
+
 @pytest.mark.parametrize(("factor", "settles"), [(1.0, True), (1.6, True), (4.0, False)])
-def test_half_of_the_critical_gain(factor: float, settles: bool) -> None:
+def test_half_of_the_critical_gain(
+    factor: float, settles: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two equal cells behind a root: below twice the gain a push dies out, far beyond it grows.
 
     s (s + m') + K e^(-sT) is stable up to K = m'/T for T short against the service.
@@ -117,11 +133,12 @@ def test_half_of_the_critical_gain(factor: float, settles: bool) -> None:
         ],
         roots=[{"name": "east", "region": "us-east4", "demand": 1}],
         network={"rtt_s": [[0.1, 0.1]]},
-        demand={"utilisation": 0.7},
+        demand={"utilisation": 0.85},
         warmup_s=0.0,
     )
     batch = Batch.of([scenario], step_s=0.05)
-    actor = times(factor)
+    monkeypatch.setattr(networks, "LARGEST_FACTOR", 2.0)  # a gain that no network can have
+    actor = biased(2.0 * math.atanh(math.log(factor) / 2.0))
     pushed = batch.rif * torch.tensor([1.02, 0.98])
     path = batch.model.run(Acting(actor, batch.view), 60.0, rif=pushed)
     gap = (path.rif[:, 0, 0] - path.rif[:, 0, 1]).abs()
