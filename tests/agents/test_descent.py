@@ -75,7 +75,7 @@ def test_whatever_the_weights_the_optimum_stays() -> None:
 @pytest.mark.parametrize(("bias", "factor"), [(0.0, 1.0), (1e6, 1.6), (-1e6, 1 / 1.6)])
 def test_a_step_is_the_one_of_the_formula(bias: float, factor: float) -> None:
     """Untrained, and with weights so large that they show the bounds."""
-    rtt, age, rif = np.array([0.02, 0.2]), np.array([0.012, 0.11]), np.array([9.0, 7.5])
+    rtt, age, rif = np.array([0.02, 0.2]), np.array([0.012, 0.11]), np.array([9.0, 6.5])
     share, interval = np.array([0.7, 0.3]), 0.1
     model = LatencyModel(*np.array([[1.0, 1.1], [0.1, 0.12], [8.0, 7.0], [1.5, 1.2]]))
     point = model.at(rif)

@@ -372,6 +372,8 @@ def test_an_sb3_zip_is_refused_with_what_it_is_for(arc: Path) -> None:
         ({"format": "1"}, "format: Input should be a valid integer"),
         ({"format": None}, "format"),
         ({"network": {"kind": "cnn"}}, "network: Input tag 'cnn'"),
+        ({"network": {"kind": "descent", "width": 0}}, "network.descent.width"),
+        ({"network": {"kind": "descent", "width": 8, "gain": 1.0}}, "network.descent.gain"),
         ({"network": {"kind": "mlp", "hidden": []}}, "network.mlp.hidden"),
         ({"network": {"kind": "mlp", "hidden": [0]}}, "network.mlp.hidden.0"),
         ({"network": {"kind": "mlp", "hidden": [64.5, 64]}}, "network.mlp.hidden.0"),
