@@ -67,7 +67,7 @@ class FluidTraining:
         ValueError: A number is out of range, or the seeds would reach the held-out ones.
     """
 
-    iterations: int = 30
+    iterations: int = 20
     rows: int = 8
     horizon_s: float = 30.0
     learning_rate: float = 0.03
