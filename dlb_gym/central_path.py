@@ -86,6 +86,10 @@ class FlowProgram(NamedTuple):
         """The cells under flows y, (roots, cells)."""
         return self.curves.at(self.curves.rif_at(flow.sum(axis=0)))
 
+    def fits(self, flow: Array) -> bool:
+        """Whether every cell has capacity to spare: there is no RIF of a rate beyond."""
+        return bool((flow.sum(axis=0) < self.capacity_rps).all())
+
     def complete(self, flow: Array) -> Array:
         """Flows in proportion to these that meet the rates; a root without any spreads evenly."""
         sums = flow.sum(axis=1, keepdims=True)
@@ -113,7 +117,9 @@ class FlowProgram(NamedTuple):
         return costs
 
     def residual(self, flow: Array, costs: Array | None = None) -> float:
-        """Complementary slackness; `costs` are c_ij where they are known."""
+        """Complementary slackness, infinite if a cell is full; `costs` are c_ij where known."""
+        if not self.fits(flow):
+            return np.inf
         costs = self.costs(flow) if costs is None else costs
         paid = np.where(self.arcs, costs, 0.0)
         excess = paid - costs.min(axis=1, keepdims=True)
@@ -151,7 +157,10 @@ def followed(program: FlowProgram, flow: Array) -> Array:
             float(np.max(step.flow.sum(axis=0) / room)),
         )
         share = min(1.0, NEARLY / max(fastest, NEARLY))
-        flow = program.complete(flow + share * step.flow)
+        moved = program.complete(flow + share * step.flow)
+        if not program.fits(moved):  # a nearly singular system: rounding fills a cell
+            break
+        flow = moved
         level, slack = level + share * step.level, slack + share * step.slack
     return program.trimmed(best)
 

@@ -21,6 +21,8 @@ the best fixed routing. z, N and c_i are unique, and so is the network's part of
 
 and as a share of what requests pay, sum_ij lambda_i x_ij c_ij >= Psi, this is the `residual`. At
 most `RESIDUAL` is accepted; 1e-13 is usual. It needs the costs alone; nothing here evaluates Psi.
+It means something where (5) holds, so that is checked too: z_j < capacity, N_j >= 0, mu_j(N_j) =
+z_j.
 
 HiGHS finds the routing that leaves the fullest cell as empty as can be, or the cut that cannot be
 served; `central_path` goes on from there. Of the rif cost's equilibria, another linear program
@@ -47,6 +49,12 @@ EXACT = 1e-10
 """To which linear programs are solved, in shares of all requests; the smallest that HiGHS has."""
 SILENT = 1e-12
 """Roots below this share of the busiest count as without arrivals."""
+
+
+BALANCE = 1e-9
+"""Largest difference of mu_j(N_j) and z_j, as a share of z_j."""
+ROUNDED = -1e-12
+"""Residuals from here to 0 are 0."""
 
 
 class InfeasibleError(ValueError):
@@ -117,7 +125,7 @@ def equilibrium_of(
     Raises:
         InfeasibleError: The demand cannot be served; names the roots and cells of the cut.
         ValueError: Rates, latencies or the cost are not valid, a curve stops to increase, or the
-            solver stopped short of the equilibrium.
+            solver stopped short of the equilibrium, as it may within 1e-4 of capacity.
     """
     require_cost(cost)
     check_increasing(curves, names)
@@ -125,12 +133,7 @@ def equilibrium_of(
     flow = worst = followed(program, flow)
     if cost == "rif" and arc_cost is None:
         flow, worst = (_extreme(program, flow, sign) for sign in (1.0, -1.0))
-    residual = max(program.residual(flow), program.residual(worst))
-    if not residual <= RESIDUAL:
-        raise ValueError(
-            f"{names.prefix}the equilibrium was missed: its residual is {residual:.3g} and at "
-            f"most {RESIDUAL:g} is accepted; report this with the rates, latencies and curves"
-        )
+    residual = max(_certified(program, each, names) for each in (flow, worst))
     everywhere = FlowProgram.of(rates_rps, one_way_s, curves, cost, arc_cost)
     costs = everywhere.network + program.cell_costs(flow)
     routing = evenly(costs)
@@ -216,6 +219,35 @@ def _check(rates_rps: Array, one_way_s: Array, curves: ServiceCurves, names: Nam
             f"{names.prefix}root {names.root(root)} has no arc: one_way_s needs a number in every "
             "row"
         )
+
+
+def _certified(program: FlowProgram, flow: Array, names: Names) -> float:
+    """The residual of flows that meet (5) and (6); refuses any others, and nonsense."""
+    served_rps = flow.sum(axis=0)
+    point = program.at(flow)
+    residual = program.residual(flow)
+    wrong: dict[str, Array] = {
+        "its load is not below its capacity": ~(served_rps < program.capacity_rps),
+        "its RIF is not a number of at least 0": ~(np.isfinite(point.rif) & (point.rif >= 0.0)),
+        "its rate at its RIF is not its load": ~(
+            abs(point.rate_rps - served_rps) <= BALANCE * served_rps
+        ),
+    }
+    for failed, at in wrong.items():
+        for cell in np.flatnonzero(at)[:1].tolist():
+            raise ValueError(
+                f"{names.prefix}the equilibrium was missed: cell {names.cell(cell)} has "
+                f"{point.rif[cell]:.6g} requests in flight, a load of {served_rps[cell]:.6g} and "
+                f"a capacity of {program.capacity_rps[cell]:.6g} requests/s, and {failed}; lower "
+                "the demand, or report this with the rates, latencies and curves"
+            )
+    if not ROUNDED <= residual <= RESIDUAL:
+        raise ValueError(
+            f"{names.prefix}the equilibrium was missed: its residual is {residual:.3g} and at "
+            f"most {RESIDUAL:g} is accepted; lower the demand, or report this with the rates, "
+            "latencies and curves"
+        )
+    return max(residual, 0.0)
 
 
 def _widest(program: FlowProgram) -> tuple[Array, Array]:

@@ -482,6 +482,90 @@ def test_what_is_no_demand_network_or_curve_is_refused() -> None:
         equilibrium_of(np.ones(1), np.zeros((1, 1)), flat, "latency")
 
 
+@pytest.mark.parametrize("cost", COSTS)
+@pytest.mark.parametrize("shape", ["softplus", "hyperbolic"])
+def test_a_full_network_of_most_unequal_parts_is_solved_or_refused(shape: str, cost: Cost) -> None:
+    """Rates apart by 5e8 and capacities by 5e4, at 99.999 %: rounding once filled a cell 208 fold.
+
+    No equilibrium may be wrong; whether there is one is left open.
+    """
+    capacity = np.array([208.822008, 148.377726, 4.64751115, 230055.468])
+    rates = np.array([213.467385, 43259.3489, 7.97386047e-05])
+    ways = network(
+        [2.52869290e-02, NAN, 4.18289882e-02, NAN],
+        [0.0, 5.25130827, 2.04053565e-02, 5.74676752],
+        [0.0, 0.0, 89.4003929, 1.15417228e-04],
+    )
+    curves: ServiceCurves = hyperbolic(capacity.tolist(), [10.0] * 4, [1.0] * 4)
+    if shape == "softplus":
+        servers = np.array([20.0, 15.0, 1.0, 40.0])
+        beta = servers / capacity
+        curves = SoftplusCells(
+            servers, LatencyModel(10.0 * beta, beta, np.full(4, 9.0), np.ones(4))
+        )
+    assert curves.capacity_rps == pytest.approx(capacity)
+    try:
+        found = equilibrium_of(rates, ways, curves, cost)
+    except ValueError as refusal:
+        if "the equilibrium was missed" not in str(refusal):
+            raise
+        return
+    z = (rates[:, None] * found.routing).sum(axis=0)
+    assert (z < capacity).all()
+    assert (found.rif >= 0.0).all()
+    assert curves.at(found.rif).rate_rps == pytest.approx(z, rel=2e-9)
+    assert 0.0 <= found.residual <= RESIDUAL
+    assert found.worst_latency_s >= found.latency_s > 0.0
+
+
+class Scaled(HyperbolicCells):
+    """A curve whose inverse is off by a factor."""
+
+    factor = 1.0
+
+    def rif_at(self, rate_rps: Array) -> Array:
+        rif: Array = self.factor * super().rif_at(rate_rps)
+        return rif
+
+
+@pytest.mark.parametrize(
+    ("flow", "factor", "told"),
+    [
+        (
+            [[10.0, 2.0]],
+            1.0,
+            "10 and a capacity of 10 requests/s, and its load is not below its ca",
+        ),
+        ([[6.0, 6.0]], -1.0, "6 and a capacity of 10 requests/s, and its RIF is not a number of a"),
+        ([[6.0, 6.0]], NAN, "6 and a capacity of 10 requests/s, and its RIF is not a number of at"),
+        (
+            [[6.0, 6.0]],
+            1.0 + 1e-6,
+            "a load of 6 and .*, and its rate at its RIF is not its load; lower the demand, or",
+        ),
+    ],
+)
+def test_flows_without_equilibrium_of_the_cells_are_refused(
+    monkeypatch: pytest.MonkeyPatch, flow: list[list[float]], factor: float, told: str
+) -> None:
+    monkeypatch.setattr("dlb_gym.equilibrium.followed", lambda *_: np.array(flow))
+    monkeypatch.setattr(Scaled, "factor", factor)
+    curves = Scaled(np.full(2, 10.0), np.full(2, 10.0), np.ones(2))
+    with (
+        np.errstate(divide="ignore", invalid="ignore"),
+        pytest.raises(ValueError, match=f"equilibrium was missed: cell 0 has .*{told}"),
+    ):
+        equilibrium_of(np.array([12.0]), network([0.0, 0.0]), curves, "latency")
+
+
+def test_a_residual_below_0_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dlb_gym.central_path.FlowProgram.residual", lambda *_: -1e-6)
+    with pytest.raises(ValueError, match="missed: its residual is -1e-06 and at most 1e-09 is acc"):
+        equilibrium_of(
+            np.array([12.0]), network([0.0, 0.1]), softplus([1, 2], FLAT, FLAT), "latency"
+        )
+
+
 def test_what_is_no_equilibrium_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     args: Any = np.array([20.0]), network([0.1, 0.2]), softplus([1, 2], FLAT, FLAT), "gradient"
     with monkeypatch.context() as without:
