@@ -60,6 +60,8 @@ NOISE = 1e-13
 """Of eigenvalues, in units of the matrix's size, M^2 / T: roots of slow modes agree no better."""
 WIDER = 2.0
 WIDENINGS = 100
+SECANT = 1e-3
+"""Share of a gain over which a slope is taken."""
 
 
 class Loop(NamedTuple):
@@ -136,20 +138,14 @@ def rightmost_root(loop: Loop) -> complex:
         ValueError: The loop oscillates too fast for the discretisation.
     """
     terms = _terms(loop)
-    longest_s = float(terms.delay_s.max(initial=0.0))
-    if longest_s == 0.0:
-        return _rightmost(_generator(loop, terms, np.zeros(1)))
     before = np.nan
     for nodes in NODES:
-        times_s = 0.5 * longest_s * (np.cos(np.pi * np.arange(nodes + 1) / nodes) - 1.0)
-        root = _rightmost(_generator(loop, terms, times_s))
-        if abs(root.real - before) <= AGREE * abs(root) + NOISE * nodes**2 / longest_s:
+        grid = _discretised(loop, terms, nodes)
+        root = grid.root(1.0)
+        if abs(root.real - before) <= grid.tolerance(root):
             return root
         before = root.real
-    raise ValueError(
-        f"the rightmost characteristic root was missed: {before:.6g} with {NODES[-1]} nodes still "
-        f"differs from that with half of them; lower eta or the longest delay ({longest_s:g} s)"
-    )
+    raise _missed(terms, before)
 
 
 def critical_gain(loop: Loop) -> float:
@@ -161,20 +157,23 @@ def critical_gain(loop: Loop) -> float:
     Raises:
         ValueError: A cell's rate does not increase, or as `rightmost_root`.
     """
+    terms = _terms(loop)
     low = sufficient_gain(loop)
-    if not (_terms(loop).delay_s > 0.0).any():
+    if not (terms.delay_s > 0.0).any():
         return np.inf
-
-    def growth(gain: float) -> float:
-        return rightmost_root(loop.scaled(gain)).real
-
-    for _ in range(WIDENINGS):
-        high = WIDER * low
-        if growth(high) > 0.0:
-            crossing: float = brentq(growth, low, high, xtol=1e-10 * low, rtol=1e-10)
-            return crossing
-        low = high
-    return np.inf
+    finer, root = _discretised(loop, terms, NODES[0]), complex(np.nan)
+    for nodes in NODES[1:]:
+        grid, finer = finer, _discretised(loop, terms, nodes)
+        crossing = _crossing(grid, low)
+        if crossing == np.inf:
+            return np.inf
+        root = finer.root(crossing)
+        if abs(root.real) <= finer.tolerance(root):
+            # One step of Newton's towards the crossing of the finer grid, with the coarser's slope.
+            step = SECANT * crossing
+            slope = max(grid.root(crossing + step).real / step, np.finfo(np.float64).tiny)
+            return float(crossing - np.clip(root.real / slope, -step, step))
+    raise _missed(terms, root.real)
 
 
 def sufficient_gain(loop: Loop) -> float:
@@ -263,17 +262,40 @@ def _linked(loop: Loop) -> Mask:
     return moves
 
 
-def _generator(loop: Loop, terms: _Terms, times_s: Array) -> Array:
-    """The matrix whose eigenvalues are characteristic roots.
+class _Discretised(NamedTuple):
+    """The matrices whose eigenvalues are characteristic roots, M = `nodes`.
 
-    Its state: n at `times_s` (which fall from 0), cell by cell, then u but for its sums over sets
-    of linked cells.
+    Their state: n at times in [-`longest_s`, 0] (which fall from 0), cell by cell, then u but for
+    its sums over sets of linked cells.
 
-    Args:
-        loop: The loop.
-        terms: Its feedback.
-        times_s: Collocation points in [-longest delay, 0].
+    Attributes:
+        own: Without feedback.
+        fed: What the feedback adds, for a gain of 1.
     """
+
+    own: Array
+    fed: Array
+    nodes: int
+    longest_s: float
+
+    def root(self, gain: float) -> complex:
+        """The rightmost eigenvalue; of a pair the one above the real axis."""
+        roots: Any = np.linalg.eigvals(self.own + gain * self.fed)
+        root = roots[np.argmax(roots.real)]
+        return complex(root.real, abs(root.imag))
+
+    def tolerance(self, root: complex) -> float:
+        """By how much real parts may differ from those of half the nodes."""
+        if self.longest_s == 0.0:
+            return np.inf
+        return AGREE * abs(root) + NOISE * self.nodes**2 / self.longest_s
+
+
+def _discretised(loop: Loop, terms: _Terms, nodes: int) -> _Discretised:
+    longest_s = float(terms.delay_s.max(initial=0.0))
+    if longest_s == 0.0:
+        nodes = 0
+    times_s = 0.5 * longest_s * (np.cos(np.pi * np.arange(nodes + 1) / max(nodes, 1)) - 1.0)
     cells, points = len(loop.rate_slope), len(times_s)
     sums = _sums(loop)
     rest = null_space(sums.T)
@@ -281,13 +303,39 @@ def _generator(loop: Loop, terms: _Terms, times_s: Array) -> Array:
     feedback = _spread(terms, _interpolation(times_s, -delays_s)[which], cells)
     on_the_wire = _spread(terms, _integration(times_s, delays_s)[which], cells)
     size = points * cells
-    matrix = np.zeros((size + rest.shape[1],) * 2)
-    matrix[cells:size, :size] = np.kron(_differentiation(times_s)[1:], np.eye(cells))
-    matrix[:cells, :size] = sums @ sums.T @ on_the_wire
-    matrix[:cells, :cells] -= np.diag(loop.rate_slope)
-    matrix[:cells, size:] = rest
-    matrix[size:, :size] = -rest.T @ feedback
-    return matrix
+    own = np.zeros((size + rest.shape[1],) * 2)
+    own[cells:size, :size] = np.kron(_differentiation(times_s)[1:], np.eye(cells))
+    own[:cells, :cells] -= np.diag(loop.rate_slope)
+    own[:cells, size:] = rest
+    fed = np.zeros_like(own)
+    fed[:cells, :size] = sums @ sums.T @ on_the_wire
+    fed[size:, :size] = -rest.T @ feedback
+    return _Discretised(own, fed, nodes, longest_s)
+
+
+def _crossing(grid: _Discretised, low: float) -> float:
+    """The gain above `low` at which a grid's rightmost root crosses the imaginary axis."""
+
+    def growth(gain: float) -> float:
+        return grid.root(gain).real
+
+    for _ in range(WIDENINGS):
+        high = WIDER * low
+        if growth(high) > 0.0:
+            if growth(low) >= 0.0:  # too coarse a grid
+                return low
+            crossing: float = brentq(growth, low, high, xtol=1e-10 * low, rtol=1e-10)
+            return crossing
+        low = high
+    return np.inf
+
+
+def _missed(terms: _Terms, before: float) -> ValueError:
+    return ValueError(
+        f"the rightmost characteristic root was missed: {before:.6g} with {NODES[-1]} nodes still "
+        f"differs from that with half of them; lower eta or the longest delay "
+        f"({terms.delay_s.max():g} s)"
+    )
 
 
 def _sums(loop: Loop) -> Array:
@@ -306,12 +354,6 @@ def _spread(terms: _Terms, weights: Array, cells: int) -> Array:
     places = terms.into[:, None], np.arange(points), terms.of[:, None]
     np.add.at(spread, places, terms.gain[:, None] * weights)
     return spread.reshape(cells, -1)
-
-
-def _rightmost(matrix: Array) -> complex:
-    roots: Any = np.linalg.eigvals(matrix)
-    root = roots[np.argmax(roots.real)]
-    return complex(root.real, abs(root.imag))
 
 
 def _barycentric(nodes: Array) -> Array:
