@@ -54,7 +54,7 @@ Mask = NDArray[np.bool_]
 TIED = 1e-6
 """Arcs within this share of a root's least cost count as used."""
 NODES = (12, 24, 48, 96, 192)
-"""M, doubled until the rightmost root agrees with the one before."""
+"""M, doubled until the rightmost root agrees with the one before and none can hide."""
 AGREE = 1e-9
 NOISE = 1e-13
 """Of eigenvalues, in units of the matrix's size, M^2 / T: roots of slow modes agree no better."""
@@ -73,7 +73,7 @@ class Loop(NamedTuple):
         rate_slope: a_j, (cells,), 1/s.
         cost_slope: b_j, (cells,), the derivative of the cost with respect to N_j.
         support: Whether x*_ij > 0, (roots, cells).
-        eta: eta_i, (roots,), 1/(s x unit of the cost): 1/s^2 where it is in seconds.
+        eta: eta_i >= 0, (roots,), 1/(s x unit of the cost): 1/s^2 where it is in seconds.
     """
 
     rates_rps: Array
@@ -135,14 +135,15 @@ def rightmost_root(loop: Loop) -> complex:
     is above.
 
     Raises:
-        ValueError: The loop oscillates too fast for the discretisation.
+        ValueError: An eta_i is no step, or the loop oscillates too fast for the discretisation.
     """
+    _require_steps(loop)
     terms = _terms(loop)
     before = np.nan
     for nodes in NODES:
         grid = _discretised(loop, terms, nodes)
         root = grid.root(1.0)
-        if abs(root.real - before) <= grid.tolerance(root):
+        if grid.agrees(root, before, 1.0):
             return root
         before = root.real
     raise _missed(terms, before)
@@ -157,8 +158,8 @@ def critical_gain(loop: Loop) -> float:
     Raises:
         ValueError: A cell's rate does not increase, or as `rightmost_root`.
     """
-    terms = _terms(loop)
     low = sufficient_gain(loop)
+    terms = _terms(loop)
     if not (terms.delay_s > 0.0).any():
         return np.inf
     finer, root = _discretised(loop, terms, NODES[0]), complex(np.nan)
@@ -168,7 +169,7 @@ def critical_gain(loop: Loop) -> float:
         if crossing == np.inf:
             return np.inf
         root = finer.root(crossing)
-        if abs(root.real) <= finer.tolerance(root):
+        if finer.agrees(root, 0.0, crossing):
             # One step of Newton's towards the crossing of the finer grid, with the coarser's slope.
             step = SECANT * crossing
             slope = max(grid.root(crossing + step).real / step, np.finfo(np.float64).tiny)
@@ -184,8 +185,9 @@ def sufficient_gain(loop: Loop) -> float:
     over the roots i that use j and have a choice. Infinite where no cost rises.
 
     Raises:
-        ValueError: A cell's rate does not increase.
+        ValueError: A cell's rate does not increase, or an eta_i is no step.
     """
+    _require_steps(loop)
     for cell in np.flatnonzero(~(loop.rate_slope > 0.0))[:1]:
         raise ValueError(
             f"rate_slope of cell {cell} = {loop.rate_slope[cell]:g} must be above 0: theory "
@@ -196,6 +198,20 @@ def sufficient_gain(loop: Loop) -> float:
     farthest_s = np.max(np.where(using, loop.one_way_s, 0.0), axis=0)
     a = loop.rate_slope
     return _least(a**2 / (1.0 + 2.0 * a * farthest_s), loop.cost_slope * inflow)
+
+
+def _require_steps(loop: Loop) -> None:
+    """Refuses what is no step: one below 0 would pass for one that never oscillates."""
+    if np.shape(loop.eta) != np.shape(loop.rates_rps):
+        raise ValueError(
+            f"eta has the shape {np.shape(loop.eta)}, and rates_rps needs "
+            f"{np.shape(loop.rates_rps)}: give one step a root"
+        )
+    for root in np.flatnonzero(~(np.isfinite(loop.eta) & (loop.eta >= 0.0)))[:1].tolist():
+        raise ValueError(
+            f"eta[{root}] = {loop.eta[root]:g} must be finite and at least 0; give root {root} a "
+            "step above 0, or 0 if it keeps its routing"
+        )
 
 
 def one_root_step(
@@ -271,12 +287,14 @@ class _Discretised(NamedTuple):
     Attributes:
         own: Without feedback.
         fed: What the feedback adds, for a gain of 1.
+        row_sum: Largest row sum of the feedback's absolute values, for a gain of 1, 1/s^2.
     """
 
     own: Array
     fed: Array
     nodes: int
     longest_s: float
+    row_sum: float
 
     def root(self, gain: float) -> complex:
         """The rightmost eigenvalue; of a pair the one above the real axis."""
@@ -284,11 +302,17 @@ class _Discretised(NamedTuple):
         root = roots[np.argmax(roots.real)]
         return complex(root.real, abs(root.imag))
 
-    def tolerance(self, root: complex) -> float:
-        """By how much real parts may differ from those of half the nodes."""
+    def agrees(self, root: complex, before: float, gain: float) -> bool:
+        """Whether half the nodes found this root, of real part `before`, and could see any other.
+
+        A root that does not decay has |s|^2 <= the largest row sum of |feedback|, and half the
+        nodes lie pi^2 T / M^2 apart where they are densest, at 0.
+        """
         if self.longest_s == 0.0:
-            return np.inf
-        return AGREE * abs(root) + NOISE * self.nodes**2 / self.longest_s
+            return True
+        seen = self.nodes**2 >= np.pi**2 * np.sqrt(gain * self.row_sum) * self.longest_s
+        agree = AGREE * abs(root) + NOISE * self.nodes**2 / self.longest_s
+        return bool(seen and abs(root.real - before) <= agree)
 
 
 def _discretised(loop: Loop, terms: _Terms, nodes: int) -> _Discretised:
@@ -310,7 +334,8 @@ def _discretised(loop: Loop, terms: _Terms, nodes: int) -> _Discretised:
     fed = np.zeros_like(own)
     fed[:cells, :size] = sums @ sums.T @ on_the_wire
     fed[size:, :size] = -rest.T @ feedback
-    return _Discretised(own, fed, nodes, longest_s)
+    row_sum = float(np.bincount(terms.into, np.abs(terms.gain), 1).max())
+    return _Discretised(own, fed, nodes, longest_s, row_sum)
 
 
 def _crossing(grid: _Discretised, low: float) -> float:
@@ -333,8 +358,8 @@ def _crossing(grid: _Discretised, low: float) -> float:
 def _missed(terms: _Terms, before: float) -> ValueError:
     return ValueError(
         f"the rightmost characteristic root was missed: {before:.6g} with {NODES[-1]} nodes still "
-        f"differs from that with half of them; lower eta or the longest delay "
-        f"({terms.delay_s.max():g} s)"
+        "differs from that with half of them, or they are too few to see what grows; lower eta "
+        f"or the longest delay ({terms.delay_s.max():g} s)"
     )
 
 

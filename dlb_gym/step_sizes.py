@@ -34,7 +34,11 @@ class StepSizes(NamedTuple):
 
     Attributes:
         recommended: eta_i T_i the same for all roots (T_i the mean over a root's arcs), and half of
-            where the system starts to oscillate.
+            where the system starts to oscillate. `STEP_MAX` for all roots says that nothing can
+            oscillate at the equilibrium, as where no root has a choice of cells there: any step is
+            stable beside it. It is no advice far from it, where other cells come into question:
+            there such a step moves all of a root's requests to its cheapest cell within one
+            interval, and Flow is Disc. Take `working` there.
         working: Of the working rule, at the equilibrium.
         sufficient: In the same proportions as `recommended`, where theory's (star) ends.
         margin: The factor on `working` at which the system starts to oscillate; infinite if none.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from scipy.optimize import brentq
@@ -337,6 +339,51 @@ def test_a_cell_past_its_peak_is_refused() -> None:
     told = r"rate_slope of cell 1 = -0\.1 must be above 0: theory promises nothing where a rate"
     with pytest.raises(ValueError, match=told):
         critical_gain(loop)
+
+
+@pytest.mark.parametrize("asked", [critical_gain, sufficient_gain, rightmost_root])
+def test_what_is_no_step_is_refused(asked: Callable[[Loop], object]) -> None:
+    """A negative one turns the feedback round: its loop would pass for stable at any gain."""
+    loop = two_cells(0.5)
+    for eta in (-1.0, NAN, np.inf):
+        told = rf"^eta\[0\] = {eta:g} must be finite and at least 0; give root 0 a step above 0, or"
+        with pytest.raises(ValueError, match=told):
+            asked(loop._replace(eta=np.array([eta])))
+    told = r"^eta has the shape \(2,\), and rates_rps needs \(1,\): give one step a root"
+    with pytest.raises(ValueError, match=told):
+        asked(loop._replace(eta=np.ones(2)))
+
+
+def test_a_critical_gain_is_checked_on_a_finer_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dlb_gym.stability.AGREE", 0.0)
+    monkeypatch.setattr("dlb_gym.stability.NOISE", 0.0)
+    told = r"rightmost characteristic root was missed: .* with 192 nodes still differs"
+    with pytest.raises(ValueError, match=told):
+        critical_gain(two_cells(0.5))
+
+
+def test_a_fast_pair_beside_long_delays_is_not_overlooked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two pairs of cells apart, 0.1 s and 60 s away, the near one oscillates.
+
+    Few nodes of 60 s do not see it, and agree on a slow root of the other, which is stable.
+    """
+    short_s, delay_s, a = 0.1, 60.0, 3.0
+    loop = Loop(
+        rates_rps=np.array([2.0, 2e-6]),
+        one_way_s=np.array([[short_s, short_s, NAN, NAN], [NAN, NAN, delay_s, delay_s]]) / 2.0,
+        rate_slope=np.full(4, a),
+        cost_slope=np.ones(4),
+        support=np.array([[True, True, False, False], [False, False, True, True]]),
+        eta=np.ones(2),
+    )
+    gain = 1.1 * equal_delay_gain(a, short_s) / 2.0  # kappa = lambda eta (b + b) / 2
+    monkeypatch.setattr("dlb_gym.stability.NODES", (12, 24))
+    told = "rightmost characteristic root was missed: -.* with 24 nodes still differs from that wit"
+    with pytest.raises(ValueError, match=told):
+        rightmost_root(loop.scaled(gain))
+    monkeypatch.setattr("dlb_gym.stability.NODES", (96, 192))
+    near = loop._replace(one_way_s=np.where(loop.one_way_s > 1.0, 10.0, loop.one_way_s))
+    assert rightmost_root(near.scaled(gain)).real > 0.01
 
 
 def test_a_loop_that_is_too_fast_to_resolve_is_refused() -> None:
