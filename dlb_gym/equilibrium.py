@@ -125,7 +125,7 @@ def equilibrium_of(
     Raises:
         InfeasibleError: The demand cannot be served; names the roots and cells of the cut.
         ValueError: Rates, latencies or the cost are not valid, a curve stops to increase, or the
-            solver stopped short of the equilibrium, as it may within 1e-4 of capacity.
+            solver stopped short of the equilibrium, as it may within 0.1 % of capacity.
     """
     require_cost(cost)
     check_increasing(curves, names)
