@@ -46,6 +46,7 @@ from scipy.linalg import null_space
 from scipy.optimize import brentq
 from scipy.sparse.csgraph import connected_components
 
+from dlb_gym.chebyshev import differentiation, integration, interpolation
 from dlb_gym.service_curves import Cost, ServiceCurves, cell_cost, cell_cost_slope
 
 Array = NDArray[np.float64]
@@ -324,11 +325,11 @@ def _discretised(loop: Loop, terms: _Terms, nodes: int) -> _Discretised:
     sums = _sums(loop)
     rest = null_space(sums.T)
     delays_s, which = np.unique(terms.delay_s, return_inverse=True)
-    feedback = _spread(terms, _interpolation(times_s, -delays_s)[which], cells)
-    on_the_wire = _spread(terms, _integration(times_s, delays_s)[which], cells)
+    feedback = _spread(terms, interpolation(times_s, -delays_s)[which], cells)
+    on_the_wire = _spread(terms, integration(times_s, delays_s)[which], cells)
     size = points * cells
     own = np.zeros((size + rest.shape[1],) * 2)
-    own[cells:size, :size] = np.kron(_differentiation(times_s)[1:], np.eye(cells))
+    own[cells:size, :size] = np.kron(differentiation(times_s)[1:], np.eye(cells))
     own[:cells, :cells] -= np.diag(loop.rate_slope)
     own[:cells, size:] = rest
     fed = np.zeros_like(own)
@@ -379,37 +380,3 @@ def _spread(terms: _Terms, weights: Array, cells: int) -> Array:
     places = terms.into[:, None], np.arange(points), terms.of[:, None]
     np.add.at(spread, places, terms.gain[:, None] * weights)
     return spread.reshape(cells, -1)
-
-
-def _barycentric(nodes: Array) -> Array:
-    """Weights of Chebyshev's extreme points."""
-    weights = np.resize([1.0, -1.0], len(nodes))
-    weights[[0, -1]] *= 0.5
-    return weights
-
-
-def _interpolation(nodes: Array, points: Array) -> Array:
-    """Values at the nodes -> the polynomial's at the points, (points, nodes)."""
-    gaps = points[:, None] - nodes
-    hit = gaps == 0.0
-    shares = _barycentric(nodes) / np.where(hit, 1.0, gaps)
-    shares /= shares.sum(axis=1, keepdims=True)
-    return np.where(hit.any(axis=1, keepdims=True), hit, shares)
-
-
-def _integration(nodes: Array, spans: Array) -> Array:
-    """Values at the nodes -> the polynomial's integrals over [-span, 0], (spans, nodes)."""
-    places, weights = np.polynomial.legendre.leggauss(len(nodes) // 2 + 1)
-    points = 0.5 * spans[:, None] * (places - 1.0)
-    values = _interpolation(nodes, points.ravel()).reshape(*points.shape, len(nodes))
-    integrals: Array = 0.5 * spans[:, None] * np.einsum("q,sqk->sk", weights, values)
-    return integrals
-
-
-def _differentiation(nodes: Array) -> Array:
-    """Values at the nodes -> the polynomial's derivatives there; constants have none, exactly."""
-    weights = _barycentric(nodes)
-    gaps = nodes[:, None] - nodes + np.eye(len(nodes))
-    slopes = weights / weights[:, None] / gaps * (1.0 - np.eye(len(nodes)))
-    derivative: Array = slopes - np.diag(slopes.sum(axis=1))
-    return derivative

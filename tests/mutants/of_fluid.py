@@ -58,8 +58,8 @@ MUTANTS = (
     Mutant(
         "fluid-projection-of-the-largest",
         ROUTING,
-        "theta = ((sums - 1.0) / count).amax(dim=-1, keepdim=True)",
-        "theta = ((sums - 1.0) / count)[..., :1]",
+        "_counts(y.shape[-1], y.dtype, y.device)).amax(dim=-1, keepdim=True)",
+        "_counts(y.shape[-1], y.dtype, y.device))[..., :1]",
         (f"{OF_ROUTING}the_projection_is_the_one_by_its_threshold",),
         "the projection goes to a corner",
     ),
