@@ -159,7 +159,8 @@ def finding(table: pd.DataFrame) -> str:
     shrinking, staying, small = (
         _slope(table[table["study"] == study]) for study in (SHRINKING, STAYING, SMALL)
     )
-    verdict = "Yes" if shrinking.high <= -0.5 else "Not as fast"
+    verdict = "Yes" if shrinking.high <= -0.5 else "Within the interval"
+    verdict = verdict if shrinking.low <= -0.5 else "Not as fast"
     spans_s = table.loc[table["study"] == SHRINKING, "size"]
     by_span = table[table["study"] == STAYING].pivot(
         index="system", columns="size", values="distance"

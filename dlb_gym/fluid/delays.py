@@ -34,7 +34,8 @@ class Lag:
     def __init__(self, steps: Tensor, longest: int) -> None:
         whole = torch.floor(steps.detach() + ROUNDING)
         self.whole = whole.to(torch.int64)
-        self.part = (steps - whole).clamp(min=0.0)
+        part = steps - whole
+        self.part = part + (-part.detach()).clamp(min=0.0)  # rounding below 0 keeps its gradient
         rows, _, cells = steps.shape
         size = rows * cells
         place = torch.arange(size, device=steps.device).view(rows, 1, cells)
@@ -108,7 +109,7 @@ class Journeys:
         """
         later = lag.part * flow
         parts = (lag.due, (flow - later).reshape(-1)), (lag.later, later.reshape(-1))
-        if _is_followed(flow, self._page):
+        if _is_followed(flow, lag.part, self._page):
             due = self._due.flatten()
             for place, part in parts:
                 due = due.index_add(0, place, part)

@@ -72,7 +72,7 @@ class FluidModel:
 
         It starts empty and, where nothing else is asked for, from the split by capacity, which a
         scenario's warm-up keeps. With `rif`, the history is a constant one instead (paper C.1): N
-        and x have always been what they are at 0.
+        and x have always been what they are at 0, and routers decide from then on.
 
         Args:
             dynamics: What moves the routing.
@@ -89,11 +89,12 @@ class FluidModel:
         span_s = self.system.duration_s if duration_s is None else duration_s
         steps = self._steps("duration_s", span_s)
         every = 1 if dynamics.interval_s is None else self._steps("interval_s", dynamics.interval_s)
-        warm = self._steps("warmup_s", self.system.warmup_s, least=0)
+        warm_s = self.system.warmup_s if rif is None else 0.0
+        warm = self._steps("warmup_s", warm_s, least=0)
         if steps <= warm:
             raise ValueError(
                 f"duration_s = {span_s} ends before the routers decide: warm-up takes "
-                f"{self.system.warmup_s} s; make it longer"
+                f"{warm_s} s; make it longer"
             )
         recorder = Recorder(self.step_s, record_every)
         changes = self._changes()

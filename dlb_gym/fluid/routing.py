@@ -51,7 +51,7 @@ class Dynamics(Protocol):
         """What cells tell of themselves, (rows, cells, numbers)."""
 
     def step(self, system: FluidSystem, routing: Tensor, seen: Tensor, duration_s: float) -> Tensor:
-        """The next routing, (rows, roots, cells).
+        """The next routing, (rows, roots, cells), a tensor that is never changed again.
 
         Args:
             system: What is routed in.

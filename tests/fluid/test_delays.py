@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from dlb_gym.fluid import delays
 from dlb_gym.fluid.delays import Journeys, Lag, Reports
 from tests.fluid.systems import tensor
 
@@ -97,3 +98,32 @@ def test_delays_have_gradients() -> None:
         reports.add(torch.full((1, 1, 1), step, dtype=torch.float64))
     (gradient,) = torch.autograd.grad(reports.seen(Lag(steps, LONGEST)).sum(), steps)
     assert gradient.item() == -1.0
+
+
+def test_a_delay_that_rounding_moved_keeps_its_gradient() -> None:
+    """0.29 / 0.01 is just below 29, and 0.58 / 0.01 just below 58."""
+    delays_s = tensor([0.29, 0.58]).requires_grad_()
+    delay = Lag((delays_s / 0.01).view(1, 2, 1), 60)
+    assert delay.part.flatten().tolist() == [0.0, 0.0]
+    (gradient,) = torch.autograd.grad(delay.part.sum(), delays_s)
+    assert gradient.tolist() == pytest.approx([100.0, 100.0])
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 256])
+def test_sliding_on_is_the_same_as_making_anew(ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Buffers change in place where no gradient is asked for, on pages that come to an end."""
+    monkeypatch.setattr(delays, "AHEAD", ahead)
+    delay, rng = lag(0.3, 1.7, 4.0), torch.Generator().manual_seed(2)
+    flows = torch.rand(20, 1, 3, 1, dtype=torch.float64, generator=rng)
+    found = []
+    for followed in (False, True):
+        journeys = empty_journeys()
+        reports = Reports(LONGEST, torch.zeros(1, 1, 1, dtype=torch.float64))
+        kept = []
+        for flow_now in flows.clone().requires_grad_(followed):
+            arrived = journeys.send(flow_now, delay)
+            reports.add(arrived[..., None])
+            kept += [arrived.detach(), reports.seen(delay).detach()]
+        found.append(torch.cat([each.flatten() for each in kept]))
+    assert torch.equal(*found)
+    assert found[0].abs().max() > 0.5

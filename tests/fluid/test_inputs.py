@@ -150,6 +150,13 @@ def test_steps_may_be_numbers_arrays_or_tensors_of_roots() -> None:
         model.run(Flow("rif", tensor([0.1, 0.1, 0.1])), 1.0)
 
 
+def test_a_given_history_needs_no_warm_up() -> None:
+    model = FluidModel(scenario_of_two(warmup_s=2.0))
+    start = {"rif": [[30.0, 1.0]], "routing": [[[0.5, 0.5], [0.5, 0.5]]]}
+    path = model.run(Disc("rif"), 0.1, record_every=1, **start)
+    assert path.routing[0, 0].tolist() == [[0.0, 1.0], [0.0, 1.0]]
+
+
 def test_a_run_must_outlast_the_warm_up() -> None:
     model = FluidModel(scenario_of_two(warmup_s=2.0))
     with pytest.raises(

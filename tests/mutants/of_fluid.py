@@ -32,6 +32,14 @@ MUTANTS = (
         "reports are a step older than they are",
     ),
     Mutant(
+        "fluid-pages-that-lose-a-step",
+        DELAYS,
+        "self._page, self._end = _with_room(self._past), self._length",
+        "self._page, self._end = _with_room(self._past.roll(1, 0)), self._length",
+        (f"{OF_DELAYS}sliding_on_is_the_same_as_making_anew[2]",),
+        "the past is out of order after a page",
+    ),
+    Mutant(
         "fluid-of-first-order",
         MOTION,
         "served = 0.5 * (self._point.rate_rps + point.rate_rps)",

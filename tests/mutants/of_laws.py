@@ -373,8 +373,8 @@ MUTANTS = (
     Mutant(
         "fluid-without-ways-by-law",
         "dlb_gym/fluid/motion.py",
-        "self._lag(system.request_delay_s), self._lag(system.report_delay_s), system.travel_s",
-        "self._lag(0.0 * system.request_delay_s), self._lag(system.report_delay_s), system.travel_s",
+        "self._lag(system.request_delay_s), self",
+        "self._lag(0.0 * system.request_delay_s), self",
         (
             "tests/laws/test_fluid_limit.py::test_the_mean_path_of_many_pooled_slots_is_the_fluids[fixed]",
             "tests/laws/test_fluid_limit.py::test_the_mean_path_of_many_pooled_slots_is_the_fluids[flow]",
