@@ -51,8 +51,14 @@ class FluidView:
         """Of the scenarios that a system was made from, in their order.
 
         Raises:
-            ValueError: They differ in the control interval.
+            ValueError: They differ in the control interval, or something in them changes.
         """
+        schedule = system.schedule
+        if schedule is not None and not schedule.is_still:
+            raise ValueError(
+                "scenarios hold disturbances or a demand that moves, and the view of a network "
+                "does not follow these; leave them out, or measure with the environment"
+            )
         intervals_s = {scenario.control_interval_s for scenario in scenarios}
         if len(intervals_s) != 1:
             raise ValueError(

@@ -34,6 +34,7 @@ from dlb_gym.bounds import best_routing
 from dlb_gym.fluid import Dynamics, Fixed, Flow, FluidModel, FluidSystem
 from dlb_gym.generator import MAX_CELLS, sample
 from dlb_gym.latency_model import step_size
+from dlb_gym.messages import whole
 from dlb_gym.observation import FIELD_NAMES
 from dlb_gym.runs import FIRST_HELD_OUT_SEED, package_version
 from dlb_gym.scenario import Scenario
@@ -46,6 +47,9 @@ FAMILY = "appendix_b"
 STEP_S = 0.1
 """Of the fluid: one control interval, and a tenth of what a request takes."""
 UTILISATION = (0.4, 0.9)
+LAST_S = 20.0
+"""End of a held-out path that counts."""
+ROUNDING = 1e-6
 LAST_RATE = 0.1
 """Of the learning rate that the last iteration has."""
 MOST_GRADIENT = 0.1
@@ -74,15 +78,22 @@ class FluidTraining:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for key in ("iterations", "rows", "seed"):
+            whole(key, getattr(self, key))
         for key in ("iterations", "rows", "horizon_s", "learning_rate"):
             if not 0 < getattr(self, key) < np.inf:
                 raise ValueError(f"{key} = {getattr(self, key)} must be finite and above 0")
-        last = self.seed + self.iterations * self.rows
-        if self.seed < 0 or last > FIRST_HELD_OUT_SEED:
+        if self.seed < 0 or self.first_system + self.iterations * self.rows > FIRST_HELD_OUT_SEED:
             raise ValueError(
-                f"seed = {self.seed} must be at least 0, and with iterations x rows at most "
-                f"{FIRST_HELD_OUT_SEED}: seeds from there on are kept for evaluation; lower it"
+                f"seed = {self.seed} must be at least 0, and (seed + 1) x iterations x rows at "
+                f"most {FIRST_HELD_OUT_SEED}: systems from there on are kept for evaluation; lower "
+                "it"
             )
+
+    @property
+    def first_system(self) -> int:
+        """Seed of the first system; trainings of other seeds draw none of the same."""
+        return self.seed * self.iterations * self.rows
 
 
 class Batch(NamedTuple):
@@ -141,7 +152,7 @@ def train(training: FluidTraining, on_iteration: OnIteration | None = None) -> D
         done = number / training.iterations
         for group in optimiser.param_groups:
             group["lr"] = training.learning_rate * (1.0 - (1.0 - LAST_RATE) * done)
-        batch = Batch.drawn(training.seed + number * training.rows, training.rows)
+        batch = Batch.drawn(training.first_system + number * training.rows, training.rows)
         value = loss(actor, batch, training.horizon_s)
         optimiser.zero_grad()
         value.backward()  # type: ignore[no-untyped-call]
@@ -163,6 +174,7 @@ def held_out(
     rows: int,
     duration_s: float,
     last_s: float,
+    first_seed: int = FIRST_HELD_OUT_SEED,
 ) -> dict[str, Tensor]:
     """Latency in the last seconds of a path over the optimum's, less 1, of held-out systems.
 
@@ -171,8 +183,9 @@ def held_out(
         rows: Number of systems.
         duration_s: Length of the path.
         last_s: Its part that counts.
+        first_seed: Of the first system.
     """
-    batch = Batch.drawn(FIRST_HELD_OUT_SEED, rows)
+    batch = Batch.drawn(first_seed, rows)
     best_s = torch.as_tensor(
         [each.router_delay_s + best_routing(each).latency_s for each in batch.scenarios],
         dtype=torch.float64,
@@ -246,18 +259,35 @@ class Options:
     """Steps of Adam."""
     systems: int = 50
     """Held-out systems."""
+    first_seed: int = FIRST_HELD_OUT_SEED
+    """Of the held-out systems; training uses those below the default."""
     duration: float = 120.0
-    """Seconds of a held-out path, at least 20; its last 20 count."""
+    """Seconds of a held-out path, a multiple of 0.1 and at least 20; its last 20 count."""
 
+    def check(self) -> None:
+        """Refuses what would be found out after the training.
 
-LAST_S = 20.0
+        Raises:
+            ValueError: Names the option.
+        """
+        if self.systems < 1:
+            raise ValueError(f"--systems {self.systems} must be at least 1")
+        if self.first_seed < FIRST_HELD_OUT_SEED:
+            raise ValueError(
+                f"--first-seed {self.first_seed} must be at least {FIRST_HELD_OUT_SEED}: training "
+                "uses those below"
+            )
+        steps = self.duration / STEP_S
+        if not LAST_S <= self.duration < np.inf or abs(steps - round(steps)) > ROUNDING:
+            raise ValueError(
+                f"--duration {self.duration} must be a multiple of {STEP_S} s, at least {LAST_S:g}"
+            )
 
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the command; a fault of the input is one message and exit status 2."""
-    options = tyro.cli(Options, args=list(arguments), prog="python -m agents.fluid_training")
     try:
-        _run(options)
+        _run(tyro.cli(Options, args=list(arguments), prog="python -m agents.fluid_training"))
     except (ValueError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
@@ -265,10 +295,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(options: Options) -> None:
+    options.check()
     training = FluidTraining(seed=options.seed, iterations=options.iterations)
     folder = options.folder
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{str(folder)!r} is not empty; choose another --folder, or delete it")
+        raise ValueError(
+            f"{str(folder)!r} is no empty folder; choose another --folder, or delete it"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)  # as tensors are small
     start_s, start_cpu_s = time.monotonic(), time.process_time()
 
@@ -280,7 +314,6 @@ def _run(options: Options) -> None:
         f"trained in {time.monotonic() - start_s:.0f} s "
         f"({time.process_time() - start_cpu_s:.0f} s of CPU)"
     )
-    folder.mkdir(parents=True, exist_ok=True)
     write_policy(folder, *exported(actor, training))
     _say(f"policy: {folder}")
     new = DescentActor(MAX_CELLS, MAX_CELLS).double()
@@ -294,6 +327,7 @@ def _run(options: Options) -> None:
         options.systems,
         options.duration,
         LAST_S,
+        options.first_seed,
     )
     _say(f"latency above the optimum's, {options.systems} held-out systems, last {LAST_S:g} s")
     for name, values in excess.items():

@@ -118,6 +118,7 @@ class LearnedPolicy(Policy):
         self._tensors = saved.tensors
         local = saved.description.network.kind in ("arc", "descent")
         self.information: Information = "local" if local else "central"
+        self._unset = np.ones(1, dtype=np.bool_)
 
     def reset(self, spec: TaskSpec, num_replications: int, seed: int) -> None:
         """Starts anew for a batch; the `arc` network is made at the task's sizes.

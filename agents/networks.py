@@ -2,15 +2,24 @@
 
 The action of arc (i, j) is its logit over `actions.LOGIT_SCALE`. `ArcActor`'s is
 
-
     8 a_ij = log(c_j / max_k c_k) + w . x_ij + m(x_ij),   x_ij = (f_ij, mean over j of f_ij)
 
 with c_j the capacity of the cell by root i's probe and f_ij the fields of the observation on a
 logarithmic scale. w and the last layer of m start at zero, so an untrained network splits by
 capacity, and training starts from a sensible policy. Weights are shared by all arcs: one decision
 teaches all of them, and relabelling cells relabels the answer. Row i of the action reads row i of
-the observation only. The value reads all rows; training alone uses it, and only
-the actor is exported.
+the observation only. The value reads all rows; training alone uses it, and only the actor is
+exported.
+
+`DescentActor` moves the last routing x_ij against the gradient costs c_ij = 1/mu_j' + 2 tau_ij:
+
+    8 a_ij = log x_ij - S tanh( h g_ij (c_ij - sum_k x_ik c_ik) / S ),
+    g_ij   = m_j' / (2 m_j f_j' T_ij) exp( m(y_ij) ),
+
+less the row's largest, h the control interval, m_j, m_j' and f_j' the rate, its slope and that of
+the marginal latency by the probe's model, T_ij the loop's delay, S `LARGEST_STEP` and m a bounded
+network of the numbers y_ij of an arc, 0 before training. A routing that stays has equal costs on
+the arcs that it uses, whatever was learned.
 """
 
 from __future__ import annotations
@@ -58,7 +67,7 @@ STEADY_KNEES = (0.9, 1.5)
 they allow would fill a cell past its knee before a root sees it; beyond, slopes explode, and the
 step would vanish just when traffic must leave (as in Flow)."""
 LARGEST_STEP = 0.1
-"""S: a share changes by a tenth of itself at most, whatever a noisy probe says."""
+"""S: ratios of a row's shares change by a factor of e^0.2 at most, whatever a noisy probe says."""
 LARGEST_FACTOR = math.log(1.6)
 """Bound on |m|: the gain stays below four fifths of the critical one, whatever was learned.
 Training in fluids goes to the bound; with log 4, some held-out fluids oscillate."""

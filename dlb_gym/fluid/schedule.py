@@ -117,6 +117,11 @@ class Schedule:
             scenario.demand.profile == type(scenario.demand.profile)() for scenario in scenarios
         ) and not any(self._bursts)
 
+    @property
+    def is_still(self) -> bool:
+        """Whether nothing changes at all."""
+        return self.steady_rates and not self.changes and self.spans is None
+
     def mean_rates(self, edges_s: Array) -> tuple[Array, Array]:
         """Each root's rate between edges, over its mean rate; and what bursts add, 1/s.
 

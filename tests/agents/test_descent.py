@@ -160,6 +160,10 @@ def answered(policy: LearnedPolicy, seen: np.ndarray) -> np.ndarray:
     return routing
 
 
+def test_a_restart_before_the_first_reset_is_none(saved: Path) -> None:
+    load(saved).restart(np.array([True, False]))
+
+
 def test_it_goes_on_from_its_own_last_routing_and_restart_forgets_it(saved: Path) -> None:
     seen, policy, actor = observations(2), load(saved), actor_of(0)
     policy.reset(TaskSpec(2, 2, Observation(2, 2)), 2, 0)

@@ -155,8 +155,13 @@ def test_what_is_saved_acts_as_what_was_trained(tmp_path: Path) -> None:
     [
         ({"iterations": 0}, "iterations = 0 must be finite and above 0"),
         ({"learning_rate": float("nan")}, "learning_rate = nan must be finite and above 0"),
-        ({"seed": -1}, "seed = -1 must be at least 0, and with iterations x rows at most 1000000"),
-        ({"seed": 999_990}, "seeds from there on are kept for evaluation; lower it"),
+        ({"iterations": 1.5}, "iterations = '1.5' must be a whole number"),
+        ({"rows": True}, "rows = 'True' must be a whole number"),
+        (
+            {"seed": -1},
+            r"seed = -1 must be at least 0, and \(seed \+ 1\) x iterations x rows",
+        ),
+        ({"seed": 999_990}, "systems from there on are kept for evaluation; lower it"),
     ],
 )
 def test_a_training_that_makes_no_sense_is_refused(changes: dict[str, Any], message: str) -> None:
@@ -178,9 +183,41 @@ def test_the_command_trains_saves_and_says_how_near_the_optimum_it_comes(
     ]  # fmt: skip
     assert load(folder).name == "run"
     assert main(options) == 2
-    assert "run' is not empty; choose another --folder, or delete it" in capsys.readouterr().err
+    assert (
+        "run' is no empty folder; choose another --folder, or delete it" in capsys.readouterr().err
+    )
 
 
 def quick(show: Any) -> DescentActor:
     show(1, 0.9)
     return actor_of(0)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--systems 0", "--systems 0 must be at least 1"),
+        ("--first-seed 7", "--first-seed 7 must be at least 1000000: training uses those below"),
+        ("--duration 10", "--duration 10.0 must be a multiple of 0.1 s, at least 20"),
+        ("--duration 20.05", "--duration 20.05 must be a multiple of 0.1 s, at least 20"),
+        ("--duration nan", "--duration nan must be a multiple of 0.1 s, at least 20"),
+    ],
+)
+def test_options_are_judged_before_anything_is_trained(
+    option: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    assert main(["--folder", str(folder), *option.split()]) == 2
+    assert message in capsys.readouterr().err
+    assert not folder.exists()
+
+
+def test_trainings_of_other_seeds_meet_other_systems() -> None:
+    first, second = (FluidTraining(iterations=3, rows=2, seed=seed) for seed in (0, 1))
+    assert first.first_system + 3 * 2 == second.first_system
+
+
+def test_a_view_of_systems_that_change_is_refused() -> None:
+    outage = {"kind": "outage", "cells": ["east"], "servers_left": 5}
+    with pytest.raises(ValueError, match="scenarios hold disturbances or a demand that moves, and"):
+        Batch.of([two_cells(disturbances=[outage], warmup_s=0.0)])

@@ -22,7 +22,10 @@ HALF = tensor([[[0.5, 0.5]]])
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"one_way_s": tensor([[0.1]])}, r"one_way_s has shape \(1, 1\) and must have \(1, 1, 1\)"),
+        (
+            {"one_way_s": tensor([[0.1]])},
+            r"s has shape \(1, 1\) and must have \(1, 1, 1\): rates_rps gives rows",
+        ),
         ({"rates_rps": tensor([1.0])}, r"rates_rps has shape \(1,\) and must have \(rows, roots\)"),
         ({"rates_rps": [[1.0]]}, "rates_rps is of type list; give tensors, and curves with xp="),
         ({"arc_cost": tensor([[1.0]])}, r"arc_cost has shape \(1, 1\) and must have \(1, 1, 1\)"),
