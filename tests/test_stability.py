@@ -378,7 +378,7 @@ def test_a_fast_pair_beside_long_delays_is_not_overlooked(monkeypatch: pytest.Mo
     )
     gain = 1.1 * equal_delay_gain(a, short_s) / 2.0  # kappa = lambda eta (b + b) / 2
     monkeypatch.setattr("dlb_gym.stability.NODES", (12, 24))
-    told = "rightmost characteristic root was missed: -.* with 24 nodes still differs from that with"
+    told = "rightmost characteristic root was missed: -.* with 24 nodes still differs from that"
     with pytest.raises(ValueError, match=told):
         rightmost_root(loop.scaled(gain))
     monkeypatch.setattr("dlb_gym.stability.NODES", (96, 192))
