@@ -25,7 +25,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-import torch
 from matplotlib.figure import Figure
 from scipy import stats
 
@@ -36,7 +35,7 @@ from dlb_gym.runs import FIRST_HELD_OUT_SEED
 from dlb_gym.scenario import Scenario
 from dlb_gym.scenario_source import override
 from dlb_gym.step_sizes import recommended_step_size
-from experiments.runner import Measurement, panels
+from experiments.runner import Measurement, Slope, panels
 
 QUESTION = "Does Flow's distance from the optimum fall with time and step as Theorem 1 says?"
 
@@ -95,7 +94,6 @@ class _Case(NamedTuple):
 
 def distances(scenario: Scenario, spans: int) -> list[dict[str, float | str]]:
     """Mean distances in all cases of one system."""
-    torch.set_num_threads(1)  # the tensors are small
     cases = _cases([SHORTEST_S * 2.0**k for k in range(spans)])
     factors, column = np.unique([case.factor for case in cases], return_inverse=True)
     distance = _distance(scenario, factors, max(case.end_s for case in cases))
@@ -121,9 +119,9 @@ def _distance(scenario: Scenario, factors: np.ndarray, span_s: float) -> np.ndar
     """D at every step, a column for every factor on the recommended step."""
     model = FluidModel([scenario] * len(factors), STEP_S)
     best = recommended_step_size(scenario, "gradient").recommended
-    eta = torch.from_numpy(factors[:, None] * best)
+    eta = factors[:, None] * best
     system, rest = model.system, equilibrium(model, "gradient")
-    start = torch.zeros_like(rest.rif)
+    start = np.zeros(rest.rif.shape)
     path = model.run(
         Flow("gradient", eta), span_s, rif=start, routing=system.capacity_split(), record_every=1
     )
@@ -145,7 +143,7 @@ def figure(table: pd.DataFrame) -> Figure:
             for _, each in own.groupby("system"):
                 axes.plot(each["size"], each["distance"], color=COLOURS[study], alpha=0.25, lw=0.7)
             middle = own.groupby("size")["distance"].apply(stats.gmean)
-            label = study if study == LARGE else f"{study}: {_slope(own).text}"
+            label = study if study == LARGE else f"{study}: {_text(_slope(own))}"
             axes.plot(middle.index, middle, "o-", color=COLOURS[study], label=label)
         axes.set(xscale="log", yscale="log")
         axes.legend(title="slope, 95 % interval")
@@ -169,28 +167,21 @@ def finding(table: pd.DataFrame) -> str:
     large = table[table["study"] == LARGE].groupby("system")["distance"].max()
     return (
         f"{verdict}: over {spans_s.min():g} to {spans_s.max():g} s the mean distance falls as "
-        f"T^{shrinking.text} under a step that shrinks as T^-0.5 (the theorem: at least T^-0.5), "
-        f"and as T^{staying.text} under the recommended step. That one is a local bound: of "
+        f"T^{_text(shrinking)} under a step that shrinks as T^-0.5 (the theorem: at least T^-0.5), "
+        f"and as T^{_text(staying)} under the recommended step. That one is a local bound: of "
         f"{len(by_span)} systems {restless} never settle from an empty start. Steps of 1/32 to 1/2 "
-        f"of it leave eta^{small.text} (the theorem's 1 / (T eta) allows eta^-1); those of "
+        f"of it leave eta^{_text(small)} (the theorem's 1 / (T eta) allows eta^-1); those of "
         f"{min(LARGE_FACTORS):g} to {max(LARGE_FACTORS):g} times as much oscillate, and "
         f"{(large / by_span.iloc[:, -1]).median():.0f} times (median) the distance remains."
     )
 
 
-class _Slope(NamedTuple):
+def _text(slope: Slope) -> str:
+    return f"{slope.value:.2f} ({slope.low:.2f} to {slope.high:.2f})"
+
+
+def _slope(own: pd.DataFrame) -> Slope:
     """Mean over systems of the slope in logarithms, and its interval."""
-
-    mean: float
-    low: float
-    high: float
-
-    @property
-    def text(self) -> str:
-        return f"{self.mean:.2f} ({self.low:.2f} to {self.high:.2f})"
-
-
-def _slope(own: pd.DataFrame) -> _Slope:
     slopes = np.array(
         [
             np.polyfit(np.log(each["size"]), np.log(each["distance"]), 1)[0]
@@ -198,4 +189,4 @@ def _slope(own: pd.DataFrame) -> _Slope:
         ]
     )
     half = stats.t.ppf(0.975, len(slopes) - 1) * slopes.std(ddof=1) / np.sqrt(len(slopes))
-    return _Slope(slopes.mean(), slopes.mean() - half, slopes.mean() + half)
+    return Slope(slopes.mean(), slopes.mean() - half, slopes.mean() + half)

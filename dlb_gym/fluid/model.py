@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from dlb_gym.equilibrium import check_feasible
 from dlb_gym.fluid.inputs import scenarios_in
@@ -19,6 +21,7 @@ from dlb_gym.scenario import Scenario
 from dlb_gym.service_curves import check_increasing
 
 Tensor = torch.Tensor
+Given: TypeAlias = Tensor | NDArray[np.float64]
 
 STEP_S = 0.01
 RATES_AHEAD = 500
@@ -64,8 +67,8 @@ class FluidModel:
         dynamics: Dynamics,
         duration_s: float | None = None,
         *,
-        rif: Tensor | None = None,
-        routing: Tensor | None = None,
+        rif: Given | None = None,
+        routing: Given | None = None,
         record_every: int = 10,
     ) -> FluidPath:
         """Lets the fluid flow.
@@ -110,17 +113,17 @@ class FluidModel:
         self._keep(recorder, moving, steps)
         return recorder.path()
 
-    def _started(self, dynamics: Dynamics, rif: Tensor | None, routing: Tensor | None) -> Motion:
+    def _started(self, dynamics: Dynamics, rif: Given | None, routing: Given | None) -> Motion:
         system = self.system
         if routing is not None:
-            routing = system.given("routing", routing, tuple(system.one_way_s.shape))
+            shares = system.given("routing", routing, tuple(system.one_way_s.shape))
         elif rif is not None and isinstance(dynamics, Fixed):
-            routing = dynamics.matrix(system)
+            shares = dynamics.matrix(system)
         else:
-            routing = system.capacity_split()
-        if rif is not None:
-            rif = system.given("rif", rif, tuple(system.curves.capacity_rps.shape))
-        return Motion(system, dynamics, self.step_s, rif, routing)
+            shares = system.capacity_split()
+        shape = tuple(system.curves.capacity_rps.shape)
+        start = None if rif is None else system.given("rif", rif, shape)
+        return Motion(system, dynamics, self.step_s, start, shares)
 
     def _keep(self, recorder: Recorder, moving: Motion, number: int) -> None:
         """Records the state, unless it makes no sense."""

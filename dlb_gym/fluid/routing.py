@@ -208,8 +208,9 @@ def projected(y: Tensor, arcs: Tensor) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _counts(cells: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """1, 2, ... cells."""
-    return torch.arange(1, cells + 1, dtype=dtype, device=device)
+    """1, 2, ... cells, kept: so no tensor of inference mode, which no gradient could pass."""
+    with torch.inference_mode(False):
+        return torch.arange(1, cells + 1, dtype=dtype, device=device)
 
 
 def tangent(x: Tensor, z: Tensor, arcs: Tensor) -> Tensor:

@@ -160,6 +160,15 @@ def test_the_routing_gap_by_hand() -> None:
     assert gap.item() == pytest.approx(2.0 * 0.1 * (1.0 + 2.0 - 1.25))
 
 
+def test_theorem_1s_bound_by_hand() -> None:
+    """V(0) = 10, T = 100, F = 2, C = 3, two arcs of 0.1 s under 12 a second: 2.4 s of sending.
+
+    (10 + 3 F 2.4) / 100 + 4 C F (0.05 x 2.4) = 0.244 + 2.88.
+    """
+    bound = mean_bound(two_cells(0.1), 0.05, tensor([10.0]), 100.0, (tensor([2.0]), tensor([3.0])))
+    assert bound.item() == pytest.approx(3.124)
+
+
 @pytest.mark.parametrize("eta", [0.003, 0.03])
 def test_theorem_1s_bound_holds(eta: float) -> None:
     """With F and C taken from the path itself; theory.md section 4."""

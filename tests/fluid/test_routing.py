@@ -34,6 +34,16 @@ def test_the_projection_is_the_one_by_its_threshold() -> None:
         assert (found[row][~arcs[row]] == 0.0).all()
 
 
+def test_what_inference_mode_did_first_hinders_no_gradient() -> None:
+    """Eleven cells, which no other test has: nothing of them is kept yet."""
+    y, arcs = torch.zeros(1, 11, dtype=torch.float64), torch.ones(1, 11, dtype=torch.bool)
+    with torch.inference_mode():
+        projected(y, arcs)
+    variable = y.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(projected(variable, arcs)[0, 0], variable)
+    assert gradient[0].tolist() == pytest.approx([10 / 11] + [-1 / 11] * 10)
+
+
 def test_a_row_without_arcs_sends_nothing() -> None:
     arcs = torch.tensor([[False, False], [True, True]])
     assert projected(tensor([[1.0, 2.0], [0.3, 0.7]]), arcs).tolist() == [[0.0, 0.0], [0.3, 0.7]]
